@@ -1,0 +1,1 @@
+"""The production core: what a host imports."""
