@@ -1,0 +1,161 @@
+"""The excerpt that shows the evidence: an exact, short slice of the original text (V1 to V3, V7)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.core.chunking import Span
+from workbench.core.text import Keys, fold, sentence_starts, term_positions
+
+_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """``text == content[start:end]``; offsets are code points of the whole content."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def range(self) -> Span:
+        """Return ``(start, end)``."""
+        return self.start, self.end
+
+
+def choose_excerpt(
+    text: str, *, keys: Keys, weights: NDArray[np.float64], chunk: Span | None, length: int = 120, window: int | None = None
+) -> Excerpt:
+    """Return the excerpt of at most ``length`` code points that covers the greatest weight of distinct question terms.
+
+    Of windows of equal weight one inside the best chunk wins, then the earliest. The window then begins at the
+    sentence that holds its first term, where that loses no term. Without a term it is the head of the best chunk, without
+    a chunk the head of the text (V2).
+
+    :param text: the text at least up to ``window``; one character more shows whether a word or cluster goes on there.
+    :param keys: of the question's distinct terms.
+    :param weights: of these terms, same length.
+    :param chunk: the range of the event's best chunk, None if unknown; it is ignored where it begins beyond the window.
+    :param length: the limit in code points.
+    :param window: where the excerpt must end at the latest; None for the end of ``text``.
+    :return: the excerpt, empty only for an empty text.
+    """
+    limit = len(text) if window is None else min(window, len(text))
+    if chunk is not None:
+        chunk = (chunk[0], min(chunk[1], limit)) if chunk[0] < limit else None
+    core = _best_core(text, keys, weights, chunk, length, limit) if keys.size else None
+    start = _begin(text, core, chunk, length) if core else chunk[0] if chunk else 0
+    return _cut(text, start, min(start + length, limit))
+
+
+def _best_core(text: str, keys: Keys, weights: NDArray[np.float64], chunk: Span | None, length: int, limit: int) -> Span | None:
+    """Return the best window's span, from its first term to the end of the last term that it needs."""
+    starts, ends, terms = (column.tolist() for column in _occurrences(text, keys, limit))
+    gains = _window_gains(starts, ends, terms, weights.tolist(), length)
+    if not gains.size:
+        return None
+    best = np.flatnonzero(gains == gains.max()).tolist()
+    cores = (_core(starts, ends, terms, place, length) for place in best)
+    if chunk is None:
+        return next(cores)
+    first: Span | None = None
+    for core in cores:
+        if core is not None and _inside(core, chunk):
+            return core
+        first = first or core
+    return first
+
+
+def _core(starts: list[int], ends: list[int], terms: list[int], place: int, length: int) -> Span | None:
+    reach: dict[int, int] = {}
+    for following in range(place, len(starts)):
+        if ends[following] > starts[place] + length:
+            break
+        reach.setdefault(terms[following], ends[following])
+    return (starts[place], max(reach.values())) if reach else None
+
+
+def _inside(core: Span, chunk: Span) -> bool:
+    return chunk[0] <= core[0] and core[1] <= chunk[1]
+
+
+def _window_gains(starts: list[int], ends: list[int], terms: list[int], weights: list[float], length: int) -> NDArray[np.float64]:
+    """Return for each occurrence the weight of the distinct terms in the window that begins with it."""
+    gains, inside, weight, last = [], [0] * len(weights), 0.0, 0
+    for first, start in enumerate(starts):
+        while last < len(starts) and ends[last] - start <= length:
+            term = terms[last]
+            inside[term] += 1
+            if inside[term] == 1:
+                weight += weights[term]
+            last += 1
+        gains.append(weight)
+        if last > first:
+            term = terms[first]
+            inside[term] -= 1
+            if inside[term] == 0:
+                weight -= weights[term]
+        else:
+            last = first + 1
+    return np.round(gains, _DIGITS)
+
+
+def _occurrences(text: str, keys: Keys, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return starts, ends (in ``text``) and term numbers of all question terms up to ``limit``, by start then end."""
+    folded = fold(text)
+    found = term_positions(folded.text)
+    order = np.argsort(keys, kind="stable")
+    place = np.minimum(np.searchsorted(keys[order], found.keys), len(keys) - 1)
+    known = keys[order][place] == found.keys
+    starts, ends, terms = found.starts[known], found.ends[known], order[place[known]]
+    if folded.starts is not None and folded.ends is not None:
+        starts, ends = folded.starts[starts], folded.ends[ends - 1]
+    within = ends <= limit
+    starts, ends, terms = starts[within], ends[within], terms[within]
+    by_place = np.lexsort((terms, ends, starts))
+    return starts[by_place], ends[by_place], terms[by_place]
+
+
+def _begin(text: str, core: Span, chunk: Span | None, length: int) -> int:
+    """Return where the window begins: at the sentence that holds the first term, if the whole core still fits, else at the term.
+
+    A core inside the best chunk keeps its whole window inside.
+    """
+    earliest, latest = max(core[1] - length, 0), core[0]
+    if chunk is not None and _inside(core, chunk):
+        earliest = max(earliest, chunk[0])
+        latest = min(latest, max(chunk[1] - length, earliest))
+    starts = sentence_starts(text, earliest, latest + 1)
+    return starts[-1] if starts else latest
+
+
+def _cut(text: str, start: int, end: int) -> Excerpt:
+    """Return ``text[start:end]`` with both ends moved inwards to cluster borders where the text allows it."""
+    first, last = cluster_borders(text, start)[1], cluster_borders(text, end)[0]
+    if first >= last:
+        first, last = start, end
+    return Excerpt(text[first:last], first, last)
+
+
+def cluster_borders(text: str, place: int) -> Span:
+    """Return the nearest grapheme cluster borders (UAX #29) at or before and at or after ``place``."""
+    import regex
+
+    anchor = place
+    while anchor > 0 and not (_plain(text[anchor - 1]) and (anchor == len(text) or _plain(text[anchor]))):
+        anchor -= 1
+    cluster = regex.compile(r"\X")
+    while anchor < place:
+        match = cluster.match(text, anchor)
+        assert match is not None
+        if match.end() > place:
+            return anchor, match.end()
+        anchor = match.end()
+    return place, place
+
+
+def _plain(char: str) -> bool:
+    """Return whether a cluster border lies between this character and any other plain one."""
+    return " " <= char <= "~" or "\u4e00" <= char <= "\u9fff" or "\u3001" <= char <= "\u3029" or "\uff01" <= char <= "\uff5e"
