@@ -1,0 +1,191 @@
+"""What a search costs beyond the bare matrix products, and what saving, opening and holding a library cost.
+
+One process and run per size: the floor is ``summaries @ q`` and ``chunks @ q`` in NumPy on the same matrices, timed in turn
+with the searches. The embedding call is replaced by a table look-up. Texts are made up (words and Han characters by
+Zipf's law), seven chunks an event; vectors are random directions.
+
+    python -m benchmarks.latency --sizes 5882 20000 100000
+"""
+
+import argparse
+import gc
+import hashlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import workbench
+from benchmarks.record import run_record, write_result
+
+DIMENSION = 384
+CHUNKS_PER_EVENT = 7
+LENGTH = 680 * CHUNKS_PER_EVENT + 100
+CONCEPTS = 50
+
+
+class RandomEmbedder:
+    """A random direction for each text, the same one for the same text."""
+
+    model, dimension = "random", DIMENSION
+
+    def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        generator = np.random.default_rng(int.from_bytes(hashlib.blake2b(texts[0].encode(), digest_size=8).digest(), "little"))
+        return generator.standard_normal((len(texts), DIMENSION), np.float32)
+
+    def embed_query(self, text: str) -> np.ndarray:
+        return self.embed_documents([text])[0]
+
+
+def texts(generator: np.random.Generator, count: int) -> list[str]:
+    """Return made-up texts, two of three in English words, one in Han characters."""
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    words = ["".join(generator.choice(letters, size)) for size in generator.integers(3, 10, 20_000)]
+    han = [chr(0x4E00 + code) for code in range(3_000)]
+    made = []
+    for number in range(count):
+        pool, size, glue = (han, LENGTH, "") if number % 3 == 0 else (words, LENGTH // 6, " ")
+        ranks = np.exp(generator.random(size) * np.log(len(pool))).astype(int) - 1  # probability about 1 / rank
+        made.append(glue.join(pool[rank] for rank in ranks)[:LENGTH].ljust(LENGTH, "x"))
+    return made
+
+
+def events(count: int, seed: int) -> list[workbench.Event]:
+    """Return made-up events of seven chunks each."""
+    generator = np.random.default_rng(seed)
+    return [
+        workbench.Event(
+            summary=text[50:170],
+            title=text[:20],
+            content=text,
+            concepts=[f"concept {number % CONCEPTS}", f"topic {number % 7}"],
+            written_at=workbench.core.event.from_micros(1_700_000_000_000_000 + number * 3_600_000_000),
+        )
+        for number, text in enumerate(texts(generator, count))
+    ]
+
+
+def question(event: workbench.Event, place: int) -> str:
+    """Return about as much of a text as people ask: 16 Han characters or nine words."""
+    size = 16 if event.content[0] >= "\u4e00" else 60
+    return event.content[300 + 7 * place : 300 + 7 * place + size]
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Return the milliseconds that a call takes."""
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def quantiles(samples: Sequence[float]) -> dict[str, float]:
+    """Return the median and the 95th percentile."""
+    return {"p50": round(statistics.median(samples), 2), "p95": round(sorted(samples)[int(len(samples) * 0.95)], 2)}
+
+
+def measure_search(memory: workbench.Memory, questions: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Time the floor and each kind of search in turn, so that the machine's drift meets them alike."""
+    columns = memory._searcher.index.current().columns
+    query = np.random.default_rng(1).standard_normal(DIMENSION).astype(np.float32)
+    for place in range(160):  # fill a session with delivered ids
+        memory.search(questions[place % len(questions)], session="used")
+    calls: dict[str, Callable[[int], object]] = {
+        "floor": lambda place: (columns.summaries @ query, columns.chunks @ query),
+        "plain": lambda place: memory.search(questions[place % len(questions)], reset_seen=True, session="plain"),
+        "filtered": lambda place: memory.search(
+            questions[place % len(questions)],
+            entity=f"concept {place % CONCEPTS}",
+            written_from="2023-12-01",
+            reset_seen=True,
+            session="filtered",
+        ),
+        "excluded": lambda place: memory.search(questions[place % len(questions)], session="used"),
+    }
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for place in range(rounds + 3):
+        for name, call in calls.items():
+            took = timed(lambda call=call, place=place: call(place))  # type: ignore[misc]
+            if place >= 3:
+                samples[name].append(took)
+    figures = {name: quantiles(values) for name, values in samples.items()}
+    for name in ("plain", "filtered", "excluded"):
+        above = [value - floor for value, floor in zip(samples[name], samples["floor"], strict=True)]
+        figures[name]["above floor p50"] = round(statistics.median(above), 2)
+    return figures
+
+
+def resident_bytes() -> int:
+    """Return the process's resident memory."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def measure_opening(address: str, chunks: int) -> dict[str, float]:
+    """Open the library and answer one listing, which loads the index; memory is what that adds to the process."""
+    gc.collect()
+    before, begin = resident_bytes(), time.perf_counter()
+    with workbench.open_memory(address, embedder=RandomEmbedder(), read_only=True) as memory:
+        memory.search(written_from="2023-01-01")
+        seconds = time.perf_counter() - begin
+        gc.collect()
+        per_chunk = (resident_bytes() - before) / chunks
+    return {
+        "seconds": round(seconds, 2),
+        "bytes per chunk": round(per_chunk),
+        "of its vector": round(per_chunk / (4 * DIMENSION), 2),
+    }
+
+
+def measure(size: int, rounds: int) -> dict[str, object]:
+    """Return all figures for a library of ``size`` chunks."""
+    count = round(size / CHUNKS_PER_EVENT)
+    made = events(count, seed=size)
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"sqlite:///{folder}/library.db"
+        with workbench.open_memory(address, embedder=RandomEmbedder()) as memory:
+            begin = time.perf_counter()
+            report = memory.save_many(made)
+            seconds = time.perf_counter() - begin
+            assert not report.failed
+            chunks = memory.stats().chunks
+            questions = [question(event, place) for place, event in enumerate(made[:200])]
+            search = measure_search(memory, questions, rounds)
+        del made
+        opened = subprocess.run(
+            [sys.executable, "-m", "benchmarks.latency", "--open", address, str(chunks)], capture_output=True, text=True, check=True
+        )
+    saved = {"chunks per second": round(chunks / seconds), "events per second": round(count / seconds)}
+    import json
+
+    return {"chunks": chunks, "events": count, "search ms": search, "save": saved, "open": json.loads(opened.stdout)}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    import json
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[5_882, 20_000, 100_000])
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--open", nargs=2, metavar=("ADDRESS", "CHUNKS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.open:
+        print(json.dumps(measure_opening(options.open[0], int(options.open[1]))))
+        return
+    results = []
+    for size in options.sizes:
+        result = measure(size, options.rounds)
+        results.append(result)
+        print(json.dumps(result, indent=1), flush=True)
+    write_result("latency", {"record": run_record(dimension=DIMENSION, rounds=options.rounds), "sizes": results})
+
+
+if __name__ == "__main__":
+    main()
