@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 import workbench
 from benchmarks.record import run_record, write_result
@@ -34,12 +35,13 @@ class RandomEmbedder:
 
     model, dimension = "random", DIMENSION
 
-    def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         generator = np.random.default_rng(int.from_bytes(hashlib.blake2b(texts[0].encode(), digest_size=8).digest(), "little"))
         return generator.standard_normal((len(texts), DIMENSION), np.float32)
 
-    def embed_query(self, text: str) -> np.ndarray:
-        return self.embed_documents([text])[0]
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        vector: NDArray[np.float32] = self.embed_documents([text])[0]
+        return vector
 
 
 def texts(generator: np.random.Generator, count: int) -> list[str]:

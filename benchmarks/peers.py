@@ -58,7 +58,7 @@ def fixture_libraries() -> list[Library]:
             part,
             tuple(fixtures.load_events(part)),
             tuple(
-                Question(each.text, {evidence.event_id: ((evidence.start, evidence.end),) for evidence in each.evidence}, each.kind)
+                Question(each.text, {gold.event_id: ((gold.start, gold.end),) for gold in each.evidence}, each.kind)
                 for each in fixtures.load_questions(part)
                 if each.evidence
             ),
@@ -120,7 +120,9 @@ def through_bm25(library: Library, embedder: Embedder) -> Search:
     return search
 
 
-def measure(search: Search, questions: Sequence[Question], embedder: Embedder) -> tuple[list[tuple[float, float, float]], list[float]]:
+def measure(
+    search: Search, questions: Sequence[Question], embedder: Embedder
+) -> tuple[list[tuple[float, float, float]], list[float]]:
     """Return (recall_any@4, reciprocal rank within the four, hit@1) and the milliseconds of each question."""
     quality, times = [], []
     for question in questions:

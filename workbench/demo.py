@@ -46,7 +46,8 @@ _WORDS = {
         "question": "问",
         "original": "原文",
         "why": "为什么排在这里",
-        "ranks": "摘要路第 {summary}，原文路第 {source}；RRF {rrf:.4f} + 覆盖 {coverage:.2f}×{weight:.3f} = {fused:.4f}；MMR 得分 {mmr:.3f}",
+        "ranks": "摘要路第 {summary}，原文路第 {source}；"
+        "RRF {rrf:.4f} + 覆盖 {coverage:.2f}×{weight:.3f} = {fused:.4f}；MMR 得分 {mmr:.3f}",
         "none": "—",
         "expand": "沿概念「{concept}」追查（同一游标，不再调用模型）",
         "nearby": "{id} 的前后记录",
@@ -58,12 +59,14 @@ _WORDS = {
     },
     "en": {
         "library": "Saving the sample texts to {library}: a Chinese novella and the memories of a working life.",
-        "shipped": "There is no bundled offline model for this machine; the shipped embeddings serve instead. To bring a model: --embedder.",
+        "shipped": "There is no bundled offline model for this machine; the shipped embeddings serve instead. "
+        "To bring a model: workbench --help, at --embedder.",
         "built": "{events} events, {chunks} chunks of original text in {seconds:.1f} s; model {model}.",
         "question": "Q",
         "original": "original",
         "why": "why it ranks here",
-        "ranks": "summary route #{summary}, source route #{source}; RRF {rrf:.4f} + coverage {coverage:.2f}×{weight:.3f} = {fused:.4f}; MMR score {mmr:.3f}",
+        "ranks": "summary route #{summary}, source route #{source}; "
+        "RRF {rrf:.4f} + coverage {coverage:.2f}×{weight:.3f} = {fused:.4f}; MMR score {mmr:.3f}",
         "none": "—",
         "expand": "Following the concept “{concept}” (same cursor, no model is called again)",
         "nearby": "The records around {id}",

@@ -13,6 +13,7 @@ words take 63 bits of BLAKE2b. Keys are stored, so a change of this mapping is a
 
 import functools
 import hashlib
+import threading
 import unicodedata
 from dataclasses import dataclass
 from typing import Any
@@ -44,16 +45,17 @@ FUNCTION_CHARACTERS = frozenset(
 
 STOP_WORDS = frozenset(
     """
-    a about after again ain all also am an and any are aren as at be because been before being both but by can could couldn d
-    did didn do does doesn doing don done down during each few for from further get got had hadn has hasn have haven having he
-    her here hers herself him himself his how i if in into is isn it its itself just ll m may me might more most must mustn my
-    myself needn no nor not now of off on once only or other our ours out over own re s same shall she should shouldn so some
-    such t than that the their theirs them themselves then there these they this those through to too under until up upon us ve
-    very was wasn we were weren what when where which while who whom whose why will with won would wouldn you your yours
-    yourself yourselves
+    a ain am an and are aren at be been being can could couldn d did didn do does doesn doing don had hadn has hasn have haven
+    having he her hers him his how i in is isn it its ll m me mustn my needn of on or our re s shall she should shouldn t that
+    the their them these they this those to us ve was wasn we were weren what when where which who whom whose why will would
+    wouldn you your
     """.split()  # noqa: SIM905 - a word list reads better than a list of words
 )
-"""English function words, left out of the terms."""
+"""English articles, pronouns, auxiliaries, question words and the commonest prepositions, left out of the terms.
+
+The list is short on purpose: rarity weighs what remains, and a longer list (with during, over, may, won) ranked worse
+(benchmarks/results/quality.json).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +70,43 @@ class Folded:
     ends: NDArray[np.int64] | None = None
 
 
-class _FoldTable(dict[int, str]):
-    """Per code point: NFKC and case fold, a space where nothing of it can be part of a term."""
-
-    def __missing__(self, code: int) -> str:
-        folded = _fold_cluster(chr(code))
-        self[code] = folded
-        return folded
-
-
-_FOLD = _FoldTable()
-
-
 def _fold_cluster(cluster: str) -> str:
+    """Return a cluster under NFKC and case fold, or a space where nothing of it can be part of a term."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", cluster).casefold())
     return folded if any(unicodedata.category(char)[0] in "LNM" for char in folded) else " "
+
+
+_UNKNOWN, _LONGER = 0xFFFFFFFF, 0xFFFFFFFE
+_FOLDS = np.full(_TABLE_SIZE, _UNKNOWN, np.uint32)
+"""Each code point's fold where that is one code point; filled as texts bring code points along."""
 
 
 def fold(text: str) -> Folded:
     """Return ``text`` under NFKC and case folding, with positions kept or mapped."""
     if text.isascii():
         return Folded(text.lower())
-    folded = text.translate(_FOLD)
-    if len(folded) == len(text) and unicodedata.is_normalized("NFC", folded):
-        return Folded(folded)
+    codes = _FOLDS[np.minimum(_codes(text), _TABLE_SIZE - 1)]
+    if (codes == _UNKNOWN).any():
+        _learn_folds(text)
+        codes = _FOLDS[np.minimum(_codes(text), _TABLE_SIZE - 1)]
+    if not (codes == _LONGER).any():
+        folded = codes.astype("<u4").tobytes().decode("utf-32-le")
+        if unicodedata.is_normalized("NFC", folded):
+            return Folded(folded)
+    return _fold_clusters(text)
+
+
+def _codes(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), "<u4")
+
+
+def _learn_folds(text: str) -> None:
+    for char in set(text):
+        folded = _fold_cluster(char)
+        _FOLDS[min(ord(char), _TABLE_SIZE - 1)] = ord(folded) if len(folded) == 1 else _LONGER
+
+
+def _fold_clusters(text: str) -> Folded:
     import regex
 
     pieces, starts, ends = [], [], []
@@ -125,12 +140,21 @@ def _word_key(word: str) -> int | None:
     return int.from_bytes(digest, "little") | (1 << 63)
 
 
-@functools.cache
-def _stemmer(language: str) -> object:
-    import snowballstemmer
+class _Stemmers(threading.local):
+    """Snowball stemmers of one thread: a stemmer keeps the word it works on in itself."""
 
-    return snowballstemmer.stemmer(language)
+    def __init__(self) -> None:
+        self._by_language: dict[str, Any] = {}
 
+    def stem(self, language: str, word: str) -> str:
+        if language not in self._by_language:
+            import snowballstemmer
+
+            self._by_language[language] = snowballstemmer.stemmer(language)
+        return str(self._by_language[language].stemWord(word))
+
+
+_stemmers = _Stemmers()
 
 _STEMMERS = (("a", "z", "english"), ("\u0370", "\u03ff", "greek"), ("\u0400", "\u04ff", "russian"), ("\u0600", "\u06ff", "arabic"))
 
@@ -143,7 +167,7 @@ def stem(word: str) -> str:
     """
     for first, last, language in _STEMMERS:
         if all(first <= char <= last for char in word):
-            return str(_stemmer(language).stemWord(word))  # type: ignore[attr-defined]
+            return _stemmers.stem(language, word)
     return word
 
 
@@ -161,7 +185,7 @@ class TermPositions:
 
 def term_positions(folded: str) -> TermPositions:
     """Return all term occurrences of a folded text."""
-    codes = np.frombuffer(folded.encode("utf-32-le"), np.uint32)
+    codes = _codes(folded)
     classes = _class_table()[np.minimum(codes, _TABLE_SIZE - 1)]
     classes[codes >= _TABLE_SIZE] = 0
     marks = classes == _MARK

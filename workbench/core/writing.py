@@ -53,14 +53,17 @@ class Plan:
 
     @property
     def visible_ordinals(self) -> list[int]:
+        """Return the ordinals of the chunks that are embedded (S8)."""
         return [ordinal for ordinal, shown in enumerate(self.visible) if shown]
 
     @property
     def texts(self) -> list[str]:
+        """Return what is embedded: the summary, then each chunk with a visible character."""
         chunks = zip(self.spans or (), self.visible, strict=True)
         return [self.event.summary, *(self.event.content[start:end] for (start, end), shown in chunks if shown)]
 
     def embedded(self, vectors: Floats) -> Embedded:
+        """Return the event's vectors, spans and terms; ``vectors`` are those of ``texts``."""
         chunks = np.zeros((len(self.visible), vectors.shape[1]), np.float32)
         chunks[np.array(self.visible, bool)] = vectors[1:]
         event = self.event

@@ -119,16 +119,27 @@ def _occurrences(text: str, keys: Keys, limit: int) -> tuple[NDArray[np.int64], 
 
 
 def _begin(text: str, core: Span, chunk: Span | None, length: int) -> int:
-    """Return where the window begins: at the sentence that holds the first term, if the whole core still fits, else at the term.
+    """Return where the window begins: with the core in its middle, which showed the evidence most often (benchmarks/quality.py).
 
-    A core inside the best chunk keeps its whole window inside.
+    It moves back to where a sentence or turn begins, if it still reaches the end of the core's last sentence from there, else
+    it begins at a whole word. A core inside the best chunk keeps its whole window inside.
     """
     earliest, latest = max(core[1] - length, 0), core[0]
     if chunk is not None and _inside(core, chunk):
         earliest = max(earliest, chunk[0])
         latest = min(latest, max(chunk[1] - length, earliest))
-    starts = sentence_starts(text, earliest, latest + 1)
-    return starts[-1] if starts else latest
+    middle = min(max((core[0] + core[1] - length + 1) // 2, earliest), latest)
+    for start in reversed(sentence_starts(text, earliest, middle + 1)):
+        if start + length >= len(text) or sentence_starts(text, core[1], start + length + 1):
+            return start
+    return _whole_word(text, middle, latest)
+
+
+def _whole_word(text: str, start: int, latest: int) -> int:
+    """Return ``start``, or the next word's first letter where it would split a word between spaces."""
+    if start == 0 or not (text[start - 1 : start + 1].isascii() and text[start - 1 : start + 1].isalnum()):
+        return start
+    return next((place + 1 for place in range(start, latest) if text[place].isspace()), start)
 
 
 def _cut(text: str, start: int, end: int) -> Excerpt:
