@@ -36,7 +36,8 @@ def open_library(store_kind: str, tmp_path: Path, clock: Clock, embedder: TableE
 
     def open_(**options: Any) -> workbench.Memory:
         address = "sqlite://" if store_kind == "sqlite-memory" else f"sqlite:///{tmp_path / 'library.db'}"
-        memory = workbench.open_memory(address, **{"clock": clock, "embedder": embedder} | options)
+        chosen: dict[str, Any] = {"clock": clock, "embedder": embedder} | options
+        memory = workbench.open_memory(address, **chosen)
         opened.append(memory)
         return memory
 

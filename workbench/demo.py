@@ -81,11 +81,12 @@ _READ_ON = 240
 
 
 def run(*, library: str | None = None, locale: str = "zh", embedder: Embedder | None = None) -> int:
-    """Run the demo and return the exit code.
+    """Run the demo.
 
     :param library: the address to build in; None means ``sqlite:///demo/memory.db``.
     :param locale: ``zh`` or ``en``, the language of the narration.
     :param embedder: None means the bundled offline model, and the shipped embeddings where there is none for this machine.
+    :return: the exit code.
     :raises InvalidRequest: if the locale is not known.
     """
     if locale not in _WORDS:

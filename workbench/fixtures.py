@@ -51,6 +51,8 @@ def directory() -> Path:
 def load_events(*parts: str) -> list[Event]:
     """Return the events of the named parts, of all parts by default, in their own order.
 
+    :param *parts: of ``PARTS``.
+    :return: the events, with ids and written times.
     :raises InvalidRequest: if a part is not known.
     """
     return [event for part in _known(parts) for event in _EVENTS[part](directory())]
@@ -59,6 +61,8 @@ def load_events(*parts: str) -> list[Event]:
 def load_questions(*parts: str) -> list[Question]:
     """Return the graded questions about the named parts, about all by default.
 
+    :param *parts: of ``PARTS``.
+    :return: the questions, unanswerable ones too.
     :raises InvalidRequest: if a part is not known.
     """
     wanted = _known(parts)

@@ -33,6 +33,11 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
+def read(path: Path) -> nbformat.NotebookNode:
+    notebook: nbformat.NotebookNode = nbformat.reads(path.read_text("utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+    return notebook
+
+
 def run_nbval(notebook: Path) -> subprocess.CompletedProcess[str]:
     sanitizer = ROOT / "notebooks" / "sanitize.cfg"
     options = ["--nbval", "--nbval-sanitize-with", str(sanitizer), "-p", "no:cacheprovider", "-q", "--rootdir", str(notebook.parent)]
@@ -47,11 +52,11 @@ def test_there_are_notebooks() -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_executed_and_stable(path: Path) -> None:
-    assert faults(nbformat.read(path, 4)) == []
+    assert faults(read(path)) == []
 
 
 def test_a_notebook_with_cleared_outputs_is_rejected() -> None:
-    notebook = nbformat.read(NOTEBOOKS[0], 4)
+    notebook = read(NOTEBOOKS[0])
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -75,7 +80,7 @@ def test_a_planted_change_makes_the_notebook_fail(old: str, new: str, tmp_path: 
 
 
 def test_the_quickstart_saves_the_note_whose_vectors_are_shipped() -> None:
-    source = "".join(cell.source for cell in nbformat.read(ROOT / "notebooks" / "01_quickstart.ipynb", 4).cells)
+    source = "".join(cell.source for cell in read(ROOT / "notebooks" / "01_quickstart.ipynb").cells)
     assert repr(demo.OWN_EVENT.content)[1:-1] in source
     assert demo.OWN_EVENT.summary in source
 

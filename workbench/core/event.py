@@ -100,6 +100,8 @@ def is_blank(text: str) -> bool:
 def check_text(text: object, field: str) -> None:
     """Refuse what no store, embedder or JSON can carry unchanged (S7).
 
+    :param text: what was given.
+    :param field: what it is, for the message.
     :raises InvalidRequest: if ``text`` is no string or holds a lone surrogate or NUL; the message names ``field``.
     """
     if not isinstance(text, str):
@@ -118,6 +120,8 @@ def check_text(text: object, field: str) -> None:
 def check_id(event_id: object, field: str = "Event.id") -> None:
     """Refuse an id that is no text, blank, or longer than 256 code points (S7).
 
+    :param event_id: what was given.
+    :param field: what it is, for the message.
     :raises InvalidRequest: naming ``field``.
     """
     check_text(event_id, field)
@@ -149,6 +153,9 @@ def normalise_name(name: str) -> str:
 def as_utc(moment: object, field: str) -> datetime:
     """Return ``moment`` in UTC; a naive one is read as UTC (S7).
 
+    :param moment: what was given.
+    :param field: what it is, for the message.
+    :return: the same instant, aware.
     :raises InvalidRequest: if it is no datetime or leaves the years 1 to 9999 in UTC.
     """
     if not isinstance(moment, datetime):
@@ -177,6 +184,9 @@ def rfc3339(moment: datetime) -> str:
 def parse_time(value: object, field: str) -> datetime:
     """Return the UTC datetime of a datetime or an RFC 3339 string.
 
+    :param value: what was given.
+    :param field: what it is, for the message.
+    :return: the instant, aware.
     :raises InvalidRequest: if it is neither.
     """
     if isinstance(value, str):

@@ -180,6 +180,8 @@ class Memory:
     def get(self, event_id: str) -> StoredEvent:
         """Return an event with what the library knows of it; hidden ones too (F2).
 
+        :param event_id: of any event.
+        :return: the event, its visibility, successor, adoptions, and chunk count (None: never chunked).
         :raises NotFound: if there is no such event.
         """
         check_id(event_id, "event_id")
@@ -191,6 +193,9 @@ class Memory:
     def events(self, offset: int = 0, limit: int = 100) -> list[StoredEvent]:
         """Return a page of all events, hidden ones too, by written time, then id.
 
+        :param offset: how many to pass over.
+        :param limit: how many to return at most.
+        :return: the page, empty beyond the end.
         :raises InvalidRequest: if offset or limit is out of range.
         """
         return self._store.events(_whole(offset, "offset", 0), _whole(limit, "limit", 1))
@@ -198,6 +203,7 @@ class Memory:
     def forget(self, event_id: str) -> None:
         """Hide an event for good reason: it is gone from every answer, and only a restore brings it back.
 
+        :param event_id: of the event.
         :raises NotFound: if there is no such event.
         """
         self._set_visibility(event_id, "forgotten")
@@ -205,6 +211,7 @@ class Memory:
     def archive(self, event_id: str) -> None:
         """Put an event away: it is gone from every answer until it is restored.
 
+        :param event_id: of the event.
         :raises NotFound: if there is no such event.
         """
         self._set_visibility(event_id, "archived")
@@ -212,6 +219,7 @@ class Memory:
     def revoke(self, event_id: str) -> None:
         """Take an event back, as what should never have been remembered; a restore undoes it.
 
+        :param event_id: of the event.
         :raises NotFound: if there is no such event.
         """
         self._set_visibility(event_id, "revoked")
@@ -219,6 +227,7 @@ class Memory:
     def restore(self, event_id: str) -> None:
         """Make an event visible again.
 
+        :param event_id: of the event.
         :raises NotFound: if there is no such event.
         """
         self._set_visibility(event_id, "visible")
@@ -226,6 +235,8 @@ class Memory:
     def supersede(self, event_id: str, *, by: str) -> None:
         """Mark an event as replaced by a later one. It stays readable, with a notice.
 
+        :param event_id: of the event that is replaced.
+        :param by: the id of the later one.
         :raises NotFound: if one of the two does not exist.
         :raises InvalidRequest: if an event would supersede itself, directly or in a circle.
         """

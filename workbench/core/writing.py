@@ -165,6 +165,10 @@ class Writer:
 
         Events that change meanwhile are computed again before the transaction, so none keeps an old vector (E3).
 
+        :param embedder: what makes the new vectors.
+        :param progress: told how many events each batch brought.
+        :param cancelled: asked between batches.
+        :return: what was done.
         :raises EmbeddingFailed: if a vector can not be had; nothing is changed.
         :raises Conflict: if the library kept changing faster than it could be embedded.
         """
@@ -304,6 +308,8 @@ def progress_bar(shown: bool, title: str, total: int | None) -> Iterator[Progres
 def cancel_check(cancel: object) -> Callable[[], bool]:
     """Return a function that says whether to stop: from an event (``is_set``), a callable, or None for never.
 
+    :param cancel: what the caller gave.
+    :return: the check.
     :raises InvalidRequest: if ``cancel`` is something else.
     """
     if cancel is None:

@@ -30,9 +30,9 @@ def choose_excerpt(
 ) -> Excerpt:
     """Return the excerpt of at most ``length`` code points that covers the greatest weight of distinct question terms.
 
-    Of windows of equal weight one inside the best chunk wins, then the earliest. The window then begins at the
-    sentence that holds its first term, where that loses no term. Without a term it is the head of the best chunk, without
-    a chunk the head of the text (V2).
+    Of windows of equal weight one inside the best chunk wins, then the earliest. Its terms then stand in the middle, or
+    behind the beginning of a sentence or turn, where that loses no term. Without a term it is the head of the best chunk,
+    without a chunk the head of the text (V2).
 
     :param text: the text at least up to ``window``; one character more shows whether a word or cluster goes on there.
     :param keys: of the question's distinct terms.

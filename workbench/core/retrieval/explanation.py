@@ -62,6 +62,7 @@ class Explanation:
     def to_pandas(self) -> "pd.DataFrame":
         """Return the candidates as a pandas frame with declared types, the same for any number of rows.
 
+        :return: a row per candidate, columns as in api.md.
         :raises ImportError: if pandas is not installed (the ``lab`` extra has it).
         """
         import pandas as pd
@@ -72,6 +73,7 @@ class Explanation:
     def to_polars(self) -> "pl.DataFrame":
         """Return the candidates as a polars frame with declared types, the same for any number of rows.
 
+        :return: a row per candidate, columns as in api.md.
         :raises ImportError: if polars is not installed (the ``lab`` extra has it).
         """
         import polars as pl
@@ -106,6 +108,7 @@ def explain(decision: Decision, spans: Sequence[tuple[int, int] | None], terms: 
     :param spans: each candidate's best chunk, in the decision's order.
     :param terms: the question's terms.
     :param found: how many candidates have each term.
+    :return: the explanation.
     """
     rows = []
     for each, span in zip(decision.candidates, spans, strict=True):

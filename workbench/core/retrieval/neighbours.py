@@ -28,6 +28,10 @@ def around(chapter: Sequence[str], event_id: str, *, before: int, after: int) ->
     """Return the ids up to ``before`` places before and ``after`` places after, nearest first, the earlier of equals first.
 
     :param chapter: all visible ids of the chapter in number order, ``event_id`` among them.
+    :param event_id: the one in the middle.
+    :param before: how many places before it.
+    :param after: how many places after it.
+    :return: the ids, without the middle one.
     """
     middle = chapter.index(event_id)
     near = [place for place in range(middle - before, middle + after + 1) if place != middle and 0 <= place < len(chapter)]

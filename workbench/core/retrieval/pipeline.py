@@ -226,6 +226,7 @@ def list_newest(columns: Columns, *, mask: Mask, limit: int, pool: int) -> Decis
     :param mask: which events pass the filters.
     :param limit: how many to deliver at most.
     :param pool: how many to look at first; more are looked at while duplicates leave places free.
+    :return: the decision, without scores.
     """
     rows = np.flatnonzero(mask)
     written = columns.written[rows]

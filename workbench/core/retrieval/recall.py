@@ -71,6 +71,7 @@ def recall(summaries: Floats, chunks: Floats, blocks: Blocks, query: Floats, *, 
     :param query: unit vector, shape (dimension,).
     :param mask: which events pass the filters.
     :param k: how many events a route may recall.
+    :return: the events of both routes, in order of row.
     """
     by_summary = _contenders(np.where(mask, summaries @ query, _NOBODY), k, margin(query.size)) if mask.any() else _NONE
     scores, best, by_source = _NO_SCORES, _NO_SCORES, _NONE
@@ -88,8 +89,13 @@ def best_chunks(
 ) -> tuple[NDArray[np.float64], Rows]:
     """Return each event's exact best cosine over its chunks, and that chunk's row; NaN and -1 where it has none.
 
-    :param scores: single-precision cosines of all chunks, and ``best`` those of each block's best: what lies clearly below
-        is not computed again.
+    :param chunks: unit rows, shape (chunks, dimension), grouped by event.
+    :param blocks: the groups.
+    :param rows: of the events.
+    :param query: unit vector, shape (dimension,).
+    :param scores: single-precision cosines of all chunks.
+    :param best: those of each block's best; what lies clearly below is not computed again.
+    :return: cosines and chunk rows, one of each per event.
     """
     cosines, places = np.full(rows.size, np.nan), np.full(rows.size, -1, np.int64)
     have = np.flatnonzero(blocks.block_of[rows] >= 0)

@@ -124,6 +124,8 @@ class Turn:
     def cursor(self, token: str) -> Cursor:
         """Return a cursor of this session.
 
+        :param token: as an answer gave it.
+        :return: the cursor.
         :raises CursorInvalid: with the reason of C8, if it is not in force here.
         """
         cursor = self.state.cursors.get(token)

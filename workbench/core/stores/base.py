@@ -198,8 +198,12 @@ class Store(Protocol):
         """Return those of ``keys`` that the library has with a vector."""
 
     def write(self, events: Sequence[Prepared], names: Sequence[EmbeddedName], recipe: Recipe) -> list[Event]:
-        """Insert or replace events with chunks, vectors and links, all or none (S3, S5); return them with ids.
+        """Insert or replace events with chunks, vectors and links, all or none (S3, S5).
 
+        :param events: with written times and vectors.
+        :param names: those that the library may lack.
+        :param recipe: how the vectors were made.
+        :return: the events with ids.
         :raises ModelMismatch: if the library's recipe is another one.
         :raises Conflict: if a name is neither known nor given.
         """
@@ -207,6 +211,9 @@ class Store(Protocol):
     def set_visibility(self, event_id: str, visibility: str, superseded_by: str | None = None) -> None:
         """Change an event's visibility.
 
+        :param event_id: of the event.
+        :param visibility: the new one.
+        :param superseded_by: its successor, for ``superseded``.
         :raises NotFound: if there is no such event, or no such successor.
         :raises InvalidRequest: if an event would, directly or in a circle, supersede itself.
         """

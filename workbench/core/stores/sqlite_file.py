@@ -195,11 +195,7 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection inside a write transaction, which commits unless something is raised.
-
-        :raises ReadOnly: if the library was opened so.
-        :raises StoreUnavailable: if the lock was not free in time, the disk is full or the file is damaged.
-        """
+        """Yield a connection inside a write transaction, which commits unless something is raised."""
         if self.read_only:
             raise ReadOnly("this library was opened with read_only=True; open it without to change it.")
         with self._writing, self._connection("IMMEDIATE") as connection:
