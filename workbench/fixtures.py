@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.core.embedders import Embedder
 from workbench.core.embedders.cached import CachedEmbedder
 from workbench.core.errors import InvalidRequest
 from workbench.core.event import Event, parse_time
 
 PARTS = ("novella", "memories")
+MODEL = "multilingual-e5-small-q4"
+"""What made the shipped vectors."""
 KINDS = ("literal", "paraphrase", "relation", "two_events", "time", "unanswerable")
 SCENE_BORDER = "* * *"
 _TIMES = ("written_at", "occurred_from", "occurred_to")
@@ -77,9 +80,13 @@ def load_projects() -> dict[str, str]:
     return projects
 
 
-def embedder() -> CachedEmbedder:
-    """Return the shipped embeddings of the fixtures and their questions: multilingual E5 without a model."""
-    return CachedEmbedder(None, directory() / "vectors.db")
+def embedder(inner: Embedder | None = None) -> CachedEmbedder:
+    """Return the shipped embeddings of the fixtures and their questions: multilingual E5 without a model.
+
+    :param inner: what embeds a text that is not among them; None means that such a text is an error.
+    :return: the embedder, to be closed.
+    """
+    return CachedEmbedder(inner, directory() / "vectors.db", read_only=True)
 
 
 def _known(parts: tuple[str, ...]) -> tuple[str, ...]:
