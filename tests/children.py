@@ -10,10 +10,12 @@ import json
 import os
 import random
 import resource
+import select
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -265,11 +267,13 @@ def _print(line: str) -> None:
 
 def _warm_up() -> None:
     """Load all that is loaded when first used, so that a fork need not, and a process without rights can."""
-    with workbench.open_memory("sqlite://", embedder=numbered_model(0)) as memory:
-        fill(memory)
-        memory.search("summary")
-        memory.reembed()
-        memory.verify()
+    with tempfile.TemporaryDirectory() as folder:
+        for address in ("sqlite://", address_of(f"{folder}/library.db")):
+            with workbench.open_memory(address, embedder=numbered_model(0)) as memory:
+                fill(memory)
+                memory.search("summary")
+                memory.reembed()
+                memory.verify()
 
 
 def _suicide() -> None:
@@ -290,9 +294,8 @@ def search_on(path: str) -> None:
     """Search until told to stop; print how often it was done and what the last listing held."""
     with workbench.open_memory(address_of(path), embedder=ModelEmbedder()) as memory:
         _print("open")
-        os.set_blocking(0, False)
         rounds = 0
-        while not os.read(0, 1) if _readable() else True:
+        while not _readable():
             result = memory.search("summary", session=f"s{rounds}")
             assert len(result.results) <= 4
             rounds += 1
@@ -300,8 +303,7 @@ def search_on(path: str) -> None:
 
 
 def _readable() -> bool:
-    import select
-
+    """Return whether a line, or the end, waits on standard input."""
     return bool(select.select([0], [], [], 0)[0])
 
 
@@ -312,6 +314,18 @@ def hold(path: str, seconds: str) -> None:
         _print("held")
         time.sleep(float(seconds))
         connection.execute("ROLLBACK")
+
+
+def save_and_close(path: str) -> None:
+    """Open a library, save much and close it, again and again until told to stop; print how often."""
+    rounds = 0
+    _print("ready")
+    while not _readable():
+        with workbench.open_memory(address_of(path), embedder=ModelEmbedder()) as memory:
+            content = f"round {rounds} " * 1000
+            memory.save_many(Event(id=f"e{rounds}-{each}", summary="a summary", content=content) for each in range(3))
+        rounds += 1
+    _print(str(rounds))
 
 
 def open_together(path: str) -> None:
@@ -350,10 +364,10 @@ def kill_loop(path: str, mode: str, kills: str, seed: str) -> None:
 
 def _work(path: str, mode: str, number: int, output: int) -> None:
     """Save or re-embed until killed, acknowledging what came back."""
-    embedder = ModelEmbedder(seconds=0.001)
+    embedder = numbered_model(0, seconds=0.001)
     with workbench.open_memory(address_of(path), embedder=embedder) as memory:
         stats = memory.stats()
-        embedder.model, embedder.dimension = stats.model or "model-0", stats.dimension or 16
+        embedder.model, embedder.dimension = stats.model or embedder.model, stats.dimension or embedder.dimension
         current = int(embedder.model.rpartition("-")[2])
         os.write(output, b"open\n")
         for version in range(number * VERSIONS, (number + 1) * VERSIONS):
@@ -495,6 +509,7 @@ TASKS: dict[str, Callable[..., None]] = {
         save_numbered,
         search_on,
         hold,
+        save_and_close,
         open_together,
         kill_loop,
         fault_points,

@@ -429,6 +429,20 @@ def test_a_cluster_longer_than_the_excerpt_is_cut_exactly(memory: Memory, text: 
         assert excerpt_of(result).range[0] == 0
 
 
+@pytest.mark.parametrize("filler", ["ﬁ", "İ", "ß", "㍿", "ｶﾞ", "①", "e\u0301", "ﷺ", "\u1112\u1161\u11ab", "…", "ΐ"])
+@pytest.mark.parametrize("question", ["needle", "ﬁnance", "图书馆"])
+def test_folding_that_changes_lengths_moves_no_range(open_library: OpenLibrary, filler: str, question: str) -> None:
+    """retrieval.md V1, V2, Q5: terms are found in the folded text, the excerpt's range is that of the original."""
+    memory = open_library()
+    text = filler * 400 + f"。 {question.upper()}。 " + filler * 400
+    memory.save(Event(id="a", summary="s", content=text))
+    result = memory.search(question.replace("ﬁ", "fi"), explain=True)
+    check_exact(memory, result)
+    excerpt = excerpt_of(result)
+    assert question.upper() in excerpt.text
+    assert set(excerpt.range) <= borders(text)
+
+
 def test_a_term_before_a_mark_keeps_its_mark(open_library: OpenLibrary) -> None:
     """retrieval.md V2, V3: a decomposed word at the window's very end is shown whole or not counted."""
     memory = open_library(config=Config(retrieval=RetrievalConfig(excerpt_length=20)))

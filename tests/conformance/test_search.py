@@ -477,6 +477,21 @@ def test_terms_of_a_question(memory: Memory, question: str, expected: str) -> No
         ("deployments", "we deployed it"),
         ("библиотеки", "в библиотеке"),
         ("Café", "Cafe\u0301 noir"),
+        ("𠮷野家", "昨天的𠮷野家店"),
+        ("人々", "町の人々が"),
+        ("हिन्दी", "यह हिन्दी है"),
+        ("كتاب", "هذا كتاب جديد"),
+        ("λόγος", "ΛΌΓΟΣ αυτός"),
+        ("①", "1 one"),
+        ("finance", "the ﬁnance desk"),
+        ("İstanbul", "in İSTANBUL today"),
+        ("株式会社", "これは㍿だ"),
+        ("ガラス", "ｶﾞﾗｽの"),
+        ("한국", "\u1112\u1161\u11ab\u1100\u116e\u11a8 사람"),
+        ("don't panic", "PANIC button"),
+        ("v2", "release-v2.3"),
+        ("3.14", "pi is 3.14159"),
+        ("snake", "snake_case"),
     ],
 )
 def test_terms_match_across_scripts(open_library: OpenLibrary, question: str, match: str) -> None:
@@ -545,6 +560,14 @@ def test_events_without_terms_divide_nothing_by_zero(open_library: OpenLibrary) 
     shares, weights = covered(memory, "cat dog")
     assert shares == {"p0": 0.0, "p1": 0.0, "p2": 0.0}
     assert weights == {term: pytest.approx(weight(3, 0), abs=1e-9) for term in ("cat", "dog")}
+
+
+def test_coverage_among_almost_wordless_candidates(memory: Memory) -> None:
+    """retrieval.md Q5: a mean length below one term divides like any other, as BM25's formula says."""
+    memory.save(Event(id="word", summary="！", content="cat"))
+    memory.save_many([Event(id=f"none{n}", summary="！", content="。" * n) for n in range(3)])
+    shares, _ = covered(memory, "cat")
+    assert shares == {"word": pytest.approx(saturated(1, 1, 1 / 4), abs=1e-9), "none0": 0, "none1": 0, "none2": 0}
 
 
 def test_repetition_does_not_raise_coverage_above_one(memory: Memory) -> None:
@@ -1052,6 +1075,12 @@ TOOL_REFUSED: list[dict[str, Any]] = [
     {"query_text": "cat", "limit": 4.0},
     {"query_text": "cat", "reset_seen": "yes"},
     {"query_text": {"text": "cat"}},
+    {"query_text": "cat", "label": "Topic"},
+    {"query_text": "cat", "label": 1},
+    {"query_text": "cat", "limit": 9},
+    {"query_text": "问" * 2001},
+    {"operation": "search"},
+    {"operation": "search", "query_text": " "},
 ]
 
 

@@ -381,6 +381,97 @@ def test_a_failure_among_threads_leaves_no_trace(open_library: OpenLibrary) -> N
     assert sorted(delivered) == [f"b_ch1_e{n:03}" for n in range(1, 41)]
 
 
+class Meddling(TableEmbedder):
+    """An embedder during whose questions something else happens to the library."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        answer = super().embed_query(text)
+        self.meanwhile()
+        return answer
+
+
+@pytest.mark.parametrize("hide", ["forget", "archive", "revoke"])
+def test_what_is_hidden_during_the_question_is_not_delivered(open_library: OpenLibrary, hide: str) -> None:
+    """retrieval.md Q2, H2, F2: visibility is that of the delivery, and the place is filled by the next best."""
+    embedder = Meddling()
+    memory = open_library(embedder=embedder)
+    library(memory, 9)
+    best = ids(memory.search("summary 7", session="before").results)[0]
+    embedder.meanwhile = lambda: getattr(memory, hide)(best)
+    result = memory.search("summary 7")
+    assert best not in ids(result.results)
+    assert len(result.results) == 4
+    assert best not in {event for each in result.concepts for event in each.event_ids}
+    memory.restore(best)
+    assert best in listed(memory) + listed(memory)
+
+
+def test_what_changes_during_the_question_is_quoted_exactly(open_library: OpenLibrary) -> None:
+    """retrieval.md V1, H2: an update between recall and delivery leaves an exact excerpt of the text that is there."""
+    embedder = Meddling()
+    memory = open_library(embedder=embedder)
+    for n, content in enumerate(("short", "", "needle " * 400, "图" * 3000)):
+        memory.save(Event(id="a", summary="summary 7", content="x" * 1500 + " needle " + "y" * 1500))
+        embedder.meanwhile = lambda content=content: memory.save(Event(id="a", summary="summary 7", content=content))  # type: ignore[misc]
+        (result,) = memory.search("summary 7 needle", session=str(n)).results
+        assert result.excerpt is not None  # type: ignore[union-attr]
+        start, end = result.excerpt.range  # type: ignore[union-attr]
+        assert memory.get("a").event.content == content
+        assert content[start:end] == result.excerpt.text  # type: ignore[union-attr]
+        assert result.content_length == len(content)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("other", [{"model": "other"}, {"dimension": 8}])
+def test_reembedding_during_the_question(open_library: OpenLibrary, other: dict[str, Any]) -> None:
+    """retrieval.md C5, E4, S4: an answer whose cursor breaks, or a clear error that leaves no trace; never a mixture."""
+    embedder = Meddling()
+    memory = open_library(embedder=embedder)
+    library(memory, 9)
+    embedder.meanwhile = lambda: memory.reembed(TableEmbedder(**other))
+    try:
+        result = memory.search("summary 7")
+    except WorkbenchError:
+        assert len(listed(memory)) == 4
+    else:
+        assert ids(result.results)[0] == "b_ch1_e007"
+        assert alive(memory, result) == "model_changed"
+    assert ids(memory.search("summary 7", session="after").results)[0] == "b_ch1_e007"
+
+
+class Turned(TableEmbedder):
+    """Another model: other vectors for the same texts."""
+
+    def vector(self, text: str) -> NDArray[np.float32]:
+        return super().vector(f"{self.model} {text}")
+
+
+@pytest.mark.parametrize("dimension", [16, 8])
+def test_reembedding_and_hiding_during_the_question(open_library: OpenLibrary, dimension: int) -> None:
+    """retrieval.md C5, E4, S4, Q3: a vector of the old model never ranks vectors of the new one, also when a call starts over."""
+    embedder = Meddling()
+    memory = open_library(embedder=embedder)
+    library(memory, 9)
+    best = ids(memory.search("summary 7", session="before").results)[0]
+
+    def meanwhile() -> None:
+        memory.forget(best)
+        memory.reembed(Turned(model="other", dimension=dimension))
+
+    embedder.meanwhile = meanwhile
+    try:
+        result = memory.search("summary 7", explain=True)
+    except WorkbenchError:
+        assert len(listed(memory)) == 4
+        return
+    fresh = memory.search("summary 7", session="fresh", explain=True)
+    assert result.explanation is not None
+    assert fresh.explanation is not None
+    assert result.explanation.rows == fresh.explanation.rows
+    assert best not in ids(result.results)
+
+
 # -- H3: how much is kept ------------------------------------------------------------------------------------------------
 
 

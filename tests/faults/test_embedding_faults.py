@@ -206,20 +206,22 @@ ROWS: dict[str, Callable[[NDArray[np.float32]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", ROWS)
-def test_what_is_no_set_of_vectors_is_refused_on_save(library: Memory, misbehaving: Misbehaving, wrong: str) -> None:
+def test_what_is_no_set_of_vectors_is_refused_on_save(library: Memory, misbehaving: Misbehaving) -> None:
     """faults BL-10 and BL-14, retrieval.md S7: an embedding error, no row changed; no warning; the retry works."""
     before = snapshot(library)
-    misbehaving.documents_by = ROWS[wrong]
-    with pytest.raises(EmbeddingFailed) as caught:
-        library.save(big())
-    report = library.save_many([big(), *numbered(7)[5:]])
-    assert list(report.saved) == []
-    assert {type(error) for _, error in report.failed} == {EmbeddingFailed}
-    with pytest.raises(EmbeddingFailed):
-        library.reembed()
-    assert snapshot(library) == before
-    assert SECRET not in str(caught.value)
+    refused = {}
+    for name, wrong in ROWS.items():
+        misbehaving.documents_by = wrong
+        report = library.save_many([big(), *numbered(7)[5:]])
+        assert list(report.saved) == []
+        refused[name] = {type(error) for _, error in report.failed}
+        with pytest.raises(EmbeddingFailed) as caught:
+            library.save(big())
+        assert SECRET not in str(caught.value)
+        with pytest.raises(EmbeddingFailed):
+            library.reembed()
+        assert snapshot(library) == before
+    assert refused == {name: {EmbeddingFailed} for name in ROWS}
     misbehaving.documents_by = None
     library.save(big())
     assert_made_by(library, misbehaving)
@@ -230,14 +232,15 @@ FOR_LISTS = ("one zero", "ragged", "n - 1", "1 for n", "n + 1", "one text", "tra
 """Those of ``ROWS`` that spoil no answer to a single text."""
 
 
-@pytest.mark.parametrize("wrong", [name for name in ROWS if name not in FOR_LISTS])
-def test_what_is_no_vector_is_refused_as_a_question(library: Memory, misbehaving: Misbehaving, wrong: str) -> None:
+def test_what_is_no_vector_is_refused_as_a_question(library: Memory, misbehaving: Misbehaving) -> None:
     """faults BL-10, retrieval.md S7, H2: a bad query vector is a clear error and delivers nothing; no NaN score ever."""
-    misbehaving.query_by = lambda row: _first(ROWS[wrong](row[None]))
-    with pytest.raises(EmbeddingFailed):
-        library.search("summary")
-    with pytest.raises(EmbeddingFailed):
-        library.search("shared", label="Concept")
+    for name, wrong in ROWS.items():
+        if name not in FOR_LISTS:
+            misbehaving.query_by = lambda row, wrong=wrong: _first(wrong(row[None]))
+            with pytest.raises(EmbeddingFailed):
+                library.search("summary")
+            with pytest.raises(EmbeddingFailed):
+                library.search("shared", label="Concept")
     misbehaving.query_by = None
     assert len(library.search("summary").results) == 4
 
@@ -341,7 +344,7 @@ def test_a_changed_dimension_never_looks_like_nothing_remembered(open_library: O
 # -- BL-16 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [TimeoutError, OSError, ValueError, KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", [TimeoutError, KeyboardInterrupt])
 @pytest.mark.parametrize("at", [1, 4])
 def test_two_hundred_events_survive_a_failed_re_embedding(
     open_library: OpenLibrary, store_kind: str, error: type[BaseException], at: int

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -227,7 +228,7 @@ def test_a_lock_that_is_not_freed_in_time_is_a_clear_error(filled: Path, monkeyp
 
 def test_processes_that_create_one_library_at_once_all_open_it(tmp_path: Path) -> None:
     """faults BL-28: opening is a write of its own; no "database is locked", no half-made schema, no file taken for a stranger's."""
-    rounds = 30
+    rounds = 12
     with contextlib.ExitStack() as stack:
         others = [stack.enter_context(running("open_together", tmp_path / "new")) for _ in range(4)]
         assert [next_line(each) for each in others] == ["ready"] * 4
@@ -242,6 +243,23 @@ def test_processes_that_create_one_library_at_once_all_open_it(tmp_path: Path) -
     for number in range(rounds):
         with opened(tmp_path / f"new{number}") as memory:
             assert (memory.events(), memory.verify()) == ([], [])
+
+
+def test_a_library_opens_at_any_moment_of_another_process(path: Path) -> None:
+    """faults BL-28: whatever another process does just then, saving, closing or copying its log, opening succeeds."""
+    with running("save_and_close", path) as writer:
+        assert next_line(writer) == "ready"
+        begun, seen = time.monotonic(), [0]
+        while time.monotonic() - begun < 2:
+            with opened(path, embedder=ModelEmbedder(), read_only=bool(seen[-1] and len(seen) % 4)) as memory:
+                seen.append(memory.stats().events)
+        say(writer)
+        (rounds,) = finish(writer)
+    assert seen == sorted(seen)
+    assert seen[-1] <= 3 * int(rounds)
+    with opened(path, embedder=ModelEmbedder()) as memory:
+        assert memory.stats().events == 3 * int(rounds)
+        assert memory.verify() == []
 
 
 @pytest.mark.parametrize("lock", ["IMMEDIATE", "EXCLUSIVE"])
@@ -269,14 +287,14 @@ def test_threads_that_create_one_library_at_once_all_open_it(tmp_path: Path) -> 
     meet = threading.Barrier(6, timeout=20)
 
     def create(number: int) -> None:
-        for turn in range(15):
+        for turn in range(6):
             meet.wait()
             with opened(tmp_path / f"new{turn}", namespace=f"n{number % 2}") as memory:
                 memory.save(Event(summary=f"of {number}"))
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(create, range(6))) == [None] * 6
-    for turn in range(15):
+    for turn in range(6):
         for name in ("n0", "n1"):
             with opened(tmp_path / f"new{turn}", namespace=name) as memory:
                 assert (memory.stats().events, memory.verify()) == (3, [])
@@ -329,10 +347,10 @@ def test_a_library_survives_being_killed(path: Path, mode: str, seed: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "seed"), [("save", 11), ("save_many", 12), ("reembed", 13), ("all", 14)])
-def test_a_library_survives_being_killed_many_times(path: Path, mode: str, seed: int) -> None:
+@pytest.mark.parametrize(("mode", "kills", "seed"), [("save", 8, 11), ("save_many", 8, 12), ("reembed", 8, 13), ("all", 16, 14)])
+def test_a_library_survives_being_killed_many_times(path: Path, mode: str, kills: int, seed: int) -> None:
     """faults BL-30, retrieval.md S3 and E1: likewise over and over on one library, beginning with a file that does not exist."""
-    assert survive(path, mode, 25, seed) >= 10
+    assert survive(path, mode, kills, seed) >= 3
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -413,6 +431,31 @@ def failure_of(call: Callable[[], object]) -> type[BaseException] | None:
         return type(error)
     failed = answer.failed if isinstance(answer, workbench.SaveReport) else ()
     return type(failed[0][1]) if failed else None
+
+
+def pages_of(path: Path) -> list[bytes]:
+    whole = path.read_bytes()
+    return [whole[start : start + sqlite_file.PAGE_SIZE] for start in range(0, len(whole), sqlite_file.PAGE_SIZE)]
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["to write", "read only"])
+def test_killed_while_the_log_is_copied_into_the_file_nothing_is_lost(filled: Path, tmp_path: Path, read_only: bool) -> None:
+    """faults BL-30: SQLite copies a log page by page, the first page first; a kill in between leaves a file that the log mends."""
+    with opened(filled) as memory:
+        memory.save_many(numbered(30, content=text_of(2000)))
+        expected = snapshot(memory)
+        log = filled.with_name("library.db-wal").read_bytes()
+        short = pages_of(filled)
+    done = pages_of(filled)
+    assert len(done) > len(short) + 10
+    copy = tmp_path / "copy.db"
+    for copied in (0, 1, 2, len(short), len(short) + 1, len(done) - 1, len(done)):
+        copy.write_bytes(b"".join(done[:copied] + short[copied:]))
+        copy.with_name("copy.db-wal").write_bytes(log)
+        copy.with_name("copy.db-shm").unlink(missing_ok=True)
+        with opened(copy, read_only=read_only) as memory:
+            assert snapshot(memory) == expected
+            assert memory.verify() == []
 
 
 def test_an_unusable_vector_of_the_last_chunk_leaves_no_orphan_and_the_retry_works(path: Path) -> None:
@@ -676,6 +719,37 @@ def test_a_path_below_a_file_is_refused(filled: Path) -> None:
         with pytest.raises(StoreUnavailable):
             opened(filled / "sub" / "library.db", read_only=read_only)
     assert filled.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "library.db",
+        "sqlite:",
+        "sqlite:/library.db",
+        "sqlite:///",
+        "sqlite://host/library.db",
+        "file:library.db",
+        "mysql://h/d",
+        None,
+        5,
+    ],
+)
+def test_an_address_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: Any) -> None:
+    """api.md: addresses read as SQLAlchemy's; what is none is an InvalidRequest, and no file appears."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(workbench.InvalidRequest):
+        workbench.open_memory(address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_other_name_of_a_private_library_makes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """api.md: addresses read as SQLAlchemy's, where `sqlite:///:memory:` means what `sqlite://` does; it is no file's name."""
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(workbench.InvalidRequest), workbench.open_memory("sqlite:///:memory:") as memory:
+        assert memory.events() == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _sqlite_path(address: str) -> Path | None:
     scheme, separator, rest = address.partition("://") if isinstance(address, str) else ("", "", "")
     if scheme != "sqlite" or not separator:
         raise InvalidRequest("the address must begin with sqlite://, such as sqlite:///demo/memory.db.")
-    if not rest:
+    if rest in ("", "/:memory:"):
         return None
     if not rest.startswith("/") or rest == "/" or "?" in rest or "\0" in rest:
         raise InvalidRequest("a sqlite address is sqlite:///relative/file.db or sqlite:////absolute/file.db, without options.")

@@ -18,9 +18,11 @@ from workbench.core.text import count_terms
 
 Progress = Callable[[int], None]
 Finish = Callable[[Prepared], Prepared]
+Save = Callable[[list[Event]], list[Event]]
 _EMBED_BATCH = 64
 _ATTEMPTS = 20
-_SAME_ANSWERS = 3
+_SUSPICIOUS = 3
+"""After so many failures in a row the embedder is asked for a harmless text, to tell bad events from an endpoint that is down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +137,43 @@ class Writer:
         finish: Finish = lambda prepared: prepared,
     ) -> SaveReport:
         """Save events batch by batch. An event that can not be saved fails alone (S5)."""
+        save = partial(self.save, embedder=embedder, chunks=chunks, finish=finish)
         report = _Report()
-        for batch in _batches(events, batch_size):
-            good = [event for event in batch if report.accepts(event)]
-            try:
-                report.saved += _ids(self.save(good, embedder, chunks=chunks, finish=finish)) if good else []
-            except (EmbeddingFailed, InvalidRequest):
-                self._save_each(good, partial(self.save, embedder=embedder, chunks=chunks, finish=finish), report)
-            except WorkbenchError as error:
-                report.failed += [(event.id, error) for event in good]
-            progress(len(batch))
+        try:
+            for batch in _batches(events, batch_size):
+                self._save_batch([event for event in batch if report.accepts(event)], save, embedder, report)
+                progress(len(batch))
+        except BaseException as error:
+            error.add_note(f"Saved before this: {', '.join(report.saved) or 'nothing'}.")
+            raise
         return SaveReport(tuple(report.saved), tuple(report.failed))
 
-    def _save_each(self, events: Sequence[Event], save: Callable[[list[Event]], list[Event]], report: "_Report") -> None:
-        """Find out which event spoils its batch; an endpoint that answers nobody is not asked once more for each of the rest."""
-        failures: list[WorkbenchError] = []
+    def _save_batch(self, events: list[Event], save: Save, embedder: Embedder, report: "_Report") -> None:
+        if report.outage is None and events:
+            try:
+                report.saved += _ids(save(events))
+                return
+            except (EmbeddingFailed, InvalidRequest):
+                self._save_each(events, save, embedder, report)
+            except WorkbenchError as error:
+                report.failed += [(event.id, error) for event in events]
+        elif report.outage is not None:
+            report.failed += [(event.id, report.outage) for event in events]
+
+    def _save_each(self, events: Sequence[Event], save: Save, embedder: Embedder, report: "_Report") -> None:
+        """Find out which events spoil their batch. An endpoint that is down is not asked once more for each of the rest."""
+        in_a_row = 0
         for event in events:
             try:
-                if _is_outage(failures):
-                    raise failures[-1]
+                if report.outage is not None:
+                    raise report.outage
                 report.saved += _ids(save([event]))
-                failures = []
+                in_a_row = 0
             except WorkbenchError as error:
                 report.failed.append((event.id, error))
-                failures.append(error)
+                in_a_row += 1
+                if in_a_row % _SUSPICIOUS == 0 and isinstance(error, EmbeddingFailed):
+                    report.outage = _outage(embedder)
 
     def reembed(self, embedder: Embedder, *, progress: Progress, cancelled: Callable[[], bool]) -> ReembedReport:
         """Compute all vectors anew, then replace vectors, chunks and the recipe in one transaction (E1 to E5).
@@ -196,12 +211,13 @@ class Writer:
         )
 
 
-def _is_outage(failures: Sequence[WorkbenchError]) -> bool:
-    """Return whether the last failures speak of the endpoint and not of an event: it may answer later, or says one thing to all."""
-    last = failures[-_SAME_ANSWERS:]
-    if not last or not isinstance(last[-1], EmbeddingFailed):
-        return False
-    return last[-1].retryable or (len(last) == _SAME_ANSWERS and len({str(error) for error in last}) == 1)
+def _outage(embedder: Embedder) -> EmbeddingFailed | None:
+    """Return why the embedder answers nobody, or None where it embeds a harmless text and so only dislikes some events."""
+    try:
+        embed_documents(embedder, ["ok"], what="a probe")
+    except EmbeddingFailed as error:
+        return error
+    return None
 
 
 def _replaced(recipe: Recipe, events: int, chunks: int, names: int) -> ReembedReport:
@@ -218,6 +234,7 @@ def _cancelled(recipe: Recipe) -> ReembedReport:
 class _Report:
     saved: list[str] = field(default_factory=list)
     failed: list[tuple[str | None, WorkbenchError]] = field(default_factory=list)
+    outage: WorkbenchError | None = None
 
     def accepts(self, event: object) -> bool:
         if isinstance(event, Event):

@@ -5,6 +5,7 @@ ever upgraded, which is where two processes deadlock. Waiting for a lock is boun
 """
 
 import contextlib
+import ctypes
 import os
 import sqlite3
 import struct
@@ -122,14 +123,22 @@ class SQLiteFile:
         if len(header) < _HEADER.size or not header.startswith(b"SQLite format 3\0"):
             raise _refused(path, "is no SQLite file; choose another path")
         _, size, changes, pages, counted_at = _HEADER.unpack(header)
-        if changes == counted_at and path.stat().st_size < pages * (size if size > 1 else 65_536):
+        short = changes == counted_at and path.stat().st_size < pages * (size if size > 1 else 65_536)
+        if short and not self._log_has_content():  # a log that is not copied yet holds what is missing
             raise _refused(path, "is damaged: it is shorter than it says; restore it from a copy or an export")
+
+    def _log_has_content(self) -> bool:
+        assert self._path is not None
+        log = self._path.with_name(self._path.name + "-wal")
+        try:
+            return log.stat().st_size > 0
+        except FileNotFoundError:
+            return False
 
     def _open_for_inspection(self) -> sqlite3.Connection:
         """Open without leaving a file of WAL beside the library; a log with content has to be read, though."""
         assert self._path is not None
-        log = self._path.with_name(self._path.name + "-wal")
-        if log.exists() and log.stat().st_size:
+        if self._log_has_content():
             return self._connect("ro")
         self._immutable = self.read_only and not os.access(self._path.parent, os.W_OK)  # there WAL can not keep its -shm file
         return self._connect("ro&immutable=1")
@@ -165,8 +174,12 @@ class SQLiteFile:
             if self._idle:
                 return self._idle.pop()
         connection = self._connect("ro" if self.read_only else "rwc")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _check_process(self) -> None:
@@ -177,8 +190,7 @@ class SQLiteFile:
                 "a library in memory belongs to the process that opened it; use a file to share one.", retryable=False
             )
         self._process = os.getpid()
-        _ABANDONED.extend(self._idle)  # a connection must not be used, nor closed, across a fork
-        self._idle.clear()
+        _abandon(self._idle)
 
     def _returned(self, connection: sqlite3.Connection) -> None:
         with self._lock:
@@ -228,7 +240,10 @@ def _refused(path: Path, why: str) -> StoreUnavailable:
     return StoreUnavailable(f"{path.name!r} {why}.", retryable=False)
 
 
-_ABANDONED: list[sqlite3.Connection] = []
+def _abandon(connections: list[sqlite3.Connection]) -> None:
+    """Keep connections of the parent process for ever: a forked child may neither use nor close them (sqlite.org/howtocorrupt)."""
+    while connections:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connections.pop()))
 
 
 def _close_all(connections: list[sqlite3.Connection]) -> None:
