@@ -58,5 +58,5 @@ fixtures: $(VENV)/.dev  ## after editing data/fixtures: quote ranges and shipped
 wheel: $(VENV)/.dev  ## build the wheel and the source archive into dist/
 	$(BIN)/python -m build --quiet
 
-clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove the environment and what was built; libraries (demo/) stay
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

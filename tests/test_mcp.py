@@ -38,7 +38,7 @@ def library(tmp_path: Path) -> str:
 
 
 def command(library: str, *more: str) -> list[str]:
-    return [*STRICT, "-m", "workbench.mcp", "--library", library, "--embedder", "hashing", *more]
+    return [*STRICT, "-m", "workbench", "mcp", "--library", library, "--embedder", "hashing", *more]
 
 
 def use(library: str, log: Path, *tasks: Callable[[Client], Awaitable[None]], more: tuple[str, ...] = ()) -> None:
@@ -190,7 +190,7 @@ def test_a_server_that_nobody_speaks_to_ends_without_a_word(library: str) -> Non
 def test_a_library_that_can_not_be_opened_is_told_on_the_error_stream() -> None:
     _, ended = talk(command("postgres://nowhere"))
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("error: the address must begin with sqlite://")
+    assert ended.stderr.startswith("InvalidRequest: the address must begin with sqlite://")
     assert "Traceback" not in ended.stderr
 
 

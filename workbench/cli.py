@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ EMBEDDERS = ("e5", "hashing", "openai")
 
 _NOTHING_ASKED = "give a question, --entity, --from or --to"
 _FILE_ADDRESS = "sqlite:///"
+_HASHING = re.compile(r"hashing-(\d+)-v\d+")
+"""The recorded name of the embedder that needs no model: such a library is asked with it unless told otherwise."""
 _WORDS = {
     "zh": {
         "imported": "{source}：存入 {saved} 个事件，已有 {unchanged} 个，有误 {faults} 处。",
@@ -155,7 +158,7 @@ def _reembed(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    with _embedder(options) as embedder, _open(options, None, read_only=True) as memory:
+    with _embedder(options) as embedder, _open(options, None, read_only=True, must_exist=True) as memory:
         problems = memory.verify()
         for problem in problems:
             print(": ".join(one_line(part) for part in (problem.code, problem.event_id, problem.message) if part))
@@ -198,8 +201,16 @@ def _say(options: argparse.Namespace, what: str, **values: object) -> None:
 
 @contextlib.contextmanager
 def _library(options: argparse.Namespace, *, read_only: bool = False, must_exist: bool = False) -> Iterator[Memory]:
-    with _embedder(options) as embedder, _open(options, embedder, read_only=read_only, must_exist=must_exist) as memory:
-        yield memory
+    with _embedder(options) as embedder:
+        with _open(options, embedder, read_only=read_only, must_exist=must_exist or read_only) as memory:
+            made_by = _HASHING.fullmatch(memory.store.library().recipe.model or "")
+            if embedder is not None or made_by is None:
+                yield memory
+                return
+        from workbench.core.embedders import HashingEmbedder
+
+        with _open(options, HashingEmbedder(int(made_by[1])), read_only=read_only) as memory:
+            yield memory
 
 
 def _open(options: argparse.Namespace, embedder: Embedder | None, *, read_only: bool, must_exist: bool = False) -> Memory:
@@ -251,7 +262,11 @@ def _add_shared(parser: argparse.ArgumentParser, *, bare_embedder: bool) -> None
     if bare_embedder:
         shared.add_argument("--embedder", choices=EMBEDDERS, nargs="?", const="e5", help="try this embedder, too (e5 if not named)")
     else:
-        shared.add_argument("--embedder", choices=EMBEDDERS, help="what makes vectors (default: e5, offline)")
+        shared.add_argument(
+            "--embedder",
+            choices=EMBEDDERS,
+            help="what makes vectors (default: the library's own where it is hashing, else e5, offline)",
+        )
     shared.add_argument("--base-url", metavar="URL", help=f"of --embedder openai; its key is read from ${KEY_VARIABLE}")
     shared.add_argument("--model", metavar="NAME", help="of --embedder openai")
     shared.add_argument("--locale", choices=tuple(_WORDS), default="zh", help="language of the output (default: %(default)s)")

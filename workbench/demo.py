@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench import fixtures
 from workbench.core.embedders import Embedder
+from workbench.core.embedders.cached import CachedEmbedder
 from workbench.core.errors import InvalidRequest, ModelUnavailable
 from workbench.core.event import Event
 from workbench.core.memory import Memory, open_memory
@@ -45,9 +46,9 @@ _WORDS = {
         "shipped": "这台机器没有内置离线模型，改用随附的向量；要用自己的模型：workbench --help 的 --embedder。",
         "live": "第一章现场向量化；其余文本取随附的向量，由同一模型事先算好。",
         "built": "{events} 个事件、{chunks} 个原文分块，用时 {seconds:.1f} 秒；模型 {model}。",
-        "question": "问",
+        "question": "问：",
         "original": "原文",
-        "why": "为什么排在这里",
+        "why": "为什么排在这里：",
         "ranks": "摘要路第 {summary}，原文路第 {source}；"
         "RRF {rrf:.4f} + 覆盖 {coverage:.2f}×{weight:.3f} = {fused:.4f}；MMR 得分 {mmr:.3f}",
         "none": "—",
@@ -56,6 +57,7 @@ _WORDS = {
         "read": "继续阅读 {id} 的原文，从 {start} 起",
         "next": "接着可以试试：",
         "again": "workbench search 黄铜钥匙是用来开什么的？",
+        "listed": "workbench search --entity Quaylight --once    （按实体列出，不需要模型）",
         "ask": "workbench search    （交互：read、expand、nearby、explain）",
         "notebook": "jupyter lab notebooks/01_quickstart.ipynb",
     },
@@ -65,9 +67,9 @@ _WORDS = {
         "To bring a model: workbench --help, at --embedder.",
         "live": "Chapter one is embedded now; the other texts take their shipped vectors, made by the same model.",
         "built": "{events} events, {chunks} chunks of original text in {seconds:.1f} s; model {model}.",
-        "question": "Q",
+        "question": "Q: ",
         "original": "original",
-        "why": "why it ranks here",
+        "why": "why it ranks here: ",
         "ranks": "summary route #{summary}, source route #{source}; "
         "RRF {rrf:.4f} + coverage {coverage:.2f}×{weight:.3f} = {fused:.4f}; MMR score {mmr:.3f}",
         "none": "—",
@@ -76,6 +78,7 @@ _WORDS = {
         "read": "Reading on in {id} from {start}",
         "next": "Try next:",
         "again": "workbench search --locale en 'Why was the Quaylight release moved?'",
+        "listed": "workbench search --locale en --entity Quaylight --once    (a listing, which needs no model)",
         "ask": "workbench search    (interactive: read, expand, nearby, explain)",
         "notebook": "jupyter lab notebooks/01_quickstart.ipynb",
     },
@@ -103,13 +106,14 @@ def run(*, library: str | None = None, locale: str = "zh", embedder: Embedder | 
     with open_memory(library, embedder=live) as memory:
         answer = None
         for question in QUESTIONS:
-            console.print(f"\n[bold]{words['question']}：{question}[/bold]")
+            console.print(f"\n[bold]{words['question']}{question}[/bold]")
             answer = memory.search(question, session="demo", explain=True)
             _show(answer, memory, console, words, most=2)
         assert answer is not None
         _follow(answer, memory, console, words)
     console.print(f"\n{words['next']}")
-    for command in (words["again"], words["ask"], words["notebook"]):
+    asks = (words["listed"],) if isinstance(live, CachedEmbedder) else (words["again"], words["ask"])
+    for command in (*asks, words["notebook"]):
         console.print(f"  {command}", markup=False)
     return 0
 
@@ -155,7 +159,7 @@ def _show(answer: SearchResult, memory: Memory, console: "Console", words: dict[
         console.print(f"    {result.summary}", markup=False)
         _show_excerpt(result, console, words)
         if result.id in rows:
-            console.print(f"    [dim]{words['why']}：{_why(rows[result.id], memory, words)}[/dim]")
+            console.print(f"    [dim]{words['why']}{_why(rows[result.id], memory, words)}[/dim]")
 
 
 def _show_excerpt(result: Result, console: "Console", words: dict[str, str]) -> None:

@@ -5,21 +5,20 @@ answers goes out twice, as text in the server's language and as the JSON of api.
 and message; of an unexpected exception nothing but its type is told, and that to the log only.
 """
 
-import argparse
 import contextlib
 import logging
 import secrets
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import workbench
 from workbench.core.errors import WorkbenchError
 from workbench.core.memory import Memory
-from workbench.core.rendering import LOCALES, check_locale
+from workbench.core.rendering import check_locale
 
 if TYPE_CHECKING:
     from mcp import types
@@ -136,25 +135,3 @@ def _result(text: str, structured: Mapping[str, Any], *, is_error: bool = False)
 
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)]
     return types.CallToolResult(content=content, structured_content=dict(structured), is_error=is_error)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the library that the command line names: ``python -m workbench.mcp``."""
-    parser = argparse.ArgumentParser(prog="python -m workbench.mcp", description="Serve a library's tools over MCP (stdio).")
-    parser.add_argument("--library", required=True, help="the library's address, such as sqlite:///demo/memory.db")
-    parser.add_argument("--namespace", default="default", help="the library inside the store (default: %(default)s)")
-    parser.add_argument("--embedder", choices=("offline", "hashing"), default="offline", help="the model (default: %(default)s)")
-    parser.add_argument("--locale", choices=LOCALES, default="zh", help="language of the answers (default: %(default)s)")
-    options = parser.parse_args(arguments)
-    embedder = workbench.embedders.HashingEmbedder() if options.embedder == "hashing" else None
-    try:
-        with workbench.open_memory(options.library, namespace=options.namespace, embedder=embedder) as memory:
-            serve(memory, locale=options.locale)
-    except (WorkbenchError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -172,7 +172,7 @@ class Writer:
             except WorkbenchError as error:
                 report.failed.append((event.id, error))
                 in_a_row += 1
-                if in_a_row % _SUSPICIOUS == 0 and isinstance(error, EmbeddingFailed):
+                if in_a_row == _SUSPICIOUS and isinstance(error, EmbeddingFailed):
                     report.outage = _outage(embedder)
 
     def reembed(self, embedder: Embedder, *, progress: Progress, cancelled: Callable[[], bool]) -> ReembedReport:

