@@ -45,7 +45,7 @@ def coverage(
     total = float(weights.sum())
     if not frequencies.size or total == 0:
         return np.zeros(len(lengths))
-    mean = max(float(lengths.mean()), 1.0)
+    mean = float(lengths.mean()) or 1.0
     norm = saturation.k1 * (1 - saturation.b + saturation.b * lengths / mean)
     shares: NDArray[np.float64] = frequencies / (frequencies + norm[:, None]) @ weights / total
     return shares
