@@ -4,6 +4,7 @@ A call takes one view of the library, decides on it, and fetches texts for what 
 between the two, the call starts again on a newer view: nothing hidden is ever shown.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -80,53 +81,49 @@ class Searcher:
         with self.sessions.turn(session, self.clock) as turn:
             if reset:
                 turn.reset()
-            view = self.index.current()
-            vector = self._question_vector(view, question)
-            recipe = view.library.recipe
-            origin = Origin(question, vector, filters, recipe.model, recipe.dimension)
+            vectors: dict[Recipe, Floats | None] = {}  # a library that was re-embedded meanwhile needs the question anew
 
             def attempt(view: View) -> SearchResult:
+                recipe = view.library.recipe
+                if recipe not in vectors:
+                    vectors[recipe] = self._question_vector(view, question)
+                origin = Origin(question, vectors[recipe], filters, recipe.model, recipe.dimension)
                 return self._rank_and_deliver(
                     turn, view, origin, chain=(), pool=None, limit=limit, explain=explain, operation="search"
                 )
 
-            return self._on_fresh_view(view, attempt)
+            return self._on_fresh_view(attempt)
 
     def expand(self, token: str, concept_id: str, *, limit: int, session: str, explain: bool) -> SearchResult:
         """Walk from a cursor's concept to the events that mention it (C2)."""
         with self.sessions.turn(session, self.clock) as turn:
-            view = self.index.current()
-            cursor = self._cursor(turn, view, token)
-            if concept_id not in cursor.concepts:
-                raise InvalidRequest("this cursor does not offer that concept; take one of the concepts of its answer.")
 
             def attempt(view: View) -> SearchResult:
+                cursor = self._cursor(turn, view, token)
+                if concept_id not in cursor.concepts:
+                    raise InvalidRequest("this cursor does not offer that concept; take one of the concepts of its answer.")
                 pool = view.mentioning(view.entities(concept_id, ""))
                 return self._rank_and_deliver(
                     turn, view, cursor.origin, chain=cursor.chain, pool=pool, limit=limit, explain=explain, operation="expand"
                 )
 
-            return self._on_fresh_view(view, attempt)
+            return self._on_fresh_view(attempt)
 
     def nearby(self, token: str, event_id: str, *, before: int, after: int, session: str) -> SearchResult:
         """Deliver the records next to an event of the chain, in number order (C3, C7)."""
         with self.sessions.turn(session, self.clock) as turn:
-            view = self.index.current()
-            cursor = self._cursor(turn, view, token)
-            place = place_of(event_id)
-            if place is None:
-                raise InvalidRequest("the id has no form *_ch<chapter>_e<record>, so it has no neighbours; use read instead.")
-            if event_id not in cursor.chain:
-                raise InvalidRequest("the event was not delivered in this cursor's chain; take one of its events.")
 
             def attempt(view: View) -> SearchResult:
-                chapter = view.chapter(place.prefix, place.chapter)
-                if event_id not in chapter:
-                    raise broken("event_gone")
-                near = around(chapter, event_id, before=before, after=after)
+                cursor = self._cursor(turn, view, token)
+                place = place_of(event_id)
+                if place is None:
+                    raise InvalidRequest("the id has no form *_ch<chapter>_e<record>, so it has no neighbours; use read instead.")
+                if event_id not in cursor.chain:
+                    raise InvalidRequest("the event was not delivered in this cursor's chain; take one of its events.")
+                near = around(view.chapter(place.prefix, place.chapter), event_id, before=before, after=after)
                 return self._deliver_near(turn, view, cursor, near)
 
-            return self._on_fresh_view(view, attempt)
+            return self._on_fresh_view(attempt)
 
     def names(self, question: str, label: str, *, limit: int) -> SearchResult:
         """Search concepts or persons by name vector; those without a visible event do not show (Q14)."""
@@ -143,12 +140,10 @@ class Searcher:
 
     # -- one call ----------------------------------------------------------------------------------------------------
 
-    def _on_fresh_view(self, view: View, attempt: Callable[[View], SearchResult]) -> SearchResult:
+    def _on_fresh_view(self, attempt: Callable[[View], SearchResult]) -> SearchResult:
         for _ in range(_VIEWS):
-            try:
-                return attempt(view)
-            except _Vanished:
-                view = self.index.current()
+            with contextlib.suppress(_Vanished):
+                return attempt(self.index.current())
         raise Conflict("events kept disappearing while they were being read; nothing was delivered. Retry.")
 
     def _question_vector(self, view: View, question: str | None) -> Floats | None:
