@@ -1,8 +1,9 @@
 """What a search costs beyond the bare matrix products, and what saving, opening and holding a library cost.
 
 One process and run per size: the floor is ``summaries @ q`` and ``chunks @ q`` in NumPy on the same matrices, timed in turn
-with the searches. The embedding call is replaced by a table look-up. Texts are made up (words and Han characters by
-Zipf's law), seven chunks an event; vectors are random directions.
+with the searches. The embedding call is replaced by a table look-up. Texts are shuffled sentences of the project's samples,
+Chinese and English in turn: short turns of one chunk, or long records of seven; the questions are the samples' own; vectors are
+random directions, so the two routes hardly overlap and nearly 80 candidates are ranked, the most there can be.
 
     python -m benchmarks.latency --sizes 5882 20000 100000
 """
@@ -10,6 +11,9 @@ Zipf's law), seven chunks an event; vectors are random directions.
 import argparse
 import gc
 import hashlib
+import itertools
+import json
+import re
 import statistics
 import subprocess
 import sys
@@ -23,59 +27,60 @@ from numpy.typing import NDArray
 
 import workbench
 from benchmarks.record import run_record, write_result
+from workbench import fixtures
 
 DIMENSION = 384
-CHUNKS_PER_EVENT = 7
-LENGTH = 680 * CHUNKS_PER_EVENT + 100
+SHAPES = {"turns": (1, 160), "records": (7, 680 * 7 + 100)}
+"""Chunks and code points of an event."""
 CONCEPTS = 50
 
 
 class RandomEmbedder:
-    """A random direction for each text, the same one for the same text."""
+    """A random direction for each text, the same one for the same text; a question's is kept."""
 
     model, dimension = "random", DIMENSION
+
+    def __init__(self) -> None:
+        self._kept: dict[str, NDArray[np.float32]] = {}
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         generator = np.random.default_rng(int.from_bytes(hashlib.blake2b(texts[0].encode(), digest_size=8).digest(), "little"))
         return generator.standard_normal((len(texts), DIMENSION), np.float32)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        vector: NDArray[np.float32] = self.embed_documents([text])[0]
-        return vector
+        if text not in self._kept:
+            self._kept[text] = self.embed_documents([text])[0]
+        return self._kept[text]
 
 
-def texts(generator: np.random.Generator, count: int) -> list[str]:
-    """Return made-up texts, two of three in English words, one in Han characters."""
-    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-    words = ["".join(generator.choice(letters, size)) for size in generator.integers(3, 10, 20_000)]
-    han = [chr(0x4E00 + code) for code in range(3_000)]
+def texts(generator: np.random.Generator, count: int, length: int) -> list[str]:
+    """Return texts of shuffled sentences from the project's samples, in turn from the novella and from the memories."""
+    sentences = [
+        [part for event in fixtures.load_events(name) for part in re.findall(r"[^。！？.!?\n]+[。！？.!?\n]+", event.content)]
+        for name in fixtures.PARTS
+    ]
     made = []
     for number in range(count):
-        pool, size, glue = (han, LENGTH, "") if number % 3 == 0 else (words, LENGTH // 6, " ")
-        ranks = np.exp(generator.random(size) * np.log(len(pool))).astype(int) - 1  # probability about 1 / rank
-        made.append(glue.join(pool[rank] for rank in ranks)[:LENGTH].ljust(LENGTH, "x"))
+        pool, text = sentences[number % 2], ""
+        while len(text) < length:
+            text += pool[generator.integers(len(pool))]
+        made.append(text[:length])
     return made
 
 
-def events(count: int, seed: int) -> list[workbench.Event]:
-    """Return made-up events of seven chunks each."""
+def events(count: int, length: int, seed: int) -> list[workbench.Event]:
+    """Return made-up events."""
     generator = np.random.default_rng(seed)
     return [
         workbench.Event(
             summary=text[50:170],
-            title=text[:20],
+            title=text[:20].strip(),
             content=text,
             concepts=[f"concept {number % CONCEPTS}", f"topic {number % 7}"],
             written_at=workbench.core.event.from_micros(1_700_000_000_000_000 + number * 3_600_000_000),
         )
-        for number, text in enumerate(texts(generator, count))
+        for number, text in enumerate(texts(generator, count, length))
     ]
-
-
-def question(event: workbench.Event, place: int) -> str:
-    """Return about as much of a text as people ask: 16 Han characters or nine words."""
-    size = 16 if event.content[0] >= "\u4e00" else 60
-    return event.content[300 + 7 * place : 300 + 7 * place + size]
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -145,10 +150,11 @@ def measure_opening(address: str, chunks: int) -> dict[str, float]:
     }
 
 
-def measure(size: int, rounds: int) -> dict[str, object]:
+def measure(shape: str, size: int, rounds: int) -> dict[str, object]:
     """Return all figures for a library of ``size`` chunks."""
-    count = round(size / CHUNKS_PER_EVENT)
-    made = events(count, seed=size)
+    per_event, length = SHAPES[shape]
+    count = round(size / per_event)
+    made = events(count, length, seed=size)
     with tempfile.TemporaryDirectory() as folder:
         address = f"sqlite:///{folder}/library.db"
         with workbench.open_memory(address, embedder=RandomEmbedder()) as memory:
@@ -157,22 +163,25 @@ def measure(size: int, rounds: int) -> dict[str, object]:
             seconds = time.perf_counter() - begin
             assert not report.failed
             chunks = memory.stats().chunks
-            questions = [question(event, place) for place, event in enumerate(made[:200])]
+            questions = [question.text for question in fixtures.load_questions()]
             search = measure_search(memory, questions, rounds)
         del made
         opened = subprocess.run(
             [sys.executable, "-m", "benchmarks.latency", "--open", address, str(chunks)], capture_output=True, text=True, check=True
         )
     saved = {"chunks per second": round(chunks / seconds), "events per second": round(count / seconds)}
-    import json
-
-    return {"chunks": chunks, "events": count, "search ms": search, "save": saved, "open": json.loads(opened.stdout)}
+    return {
+        "shape": shape,
+        "chunks": chunks,
+        "events": count,
+        "search ms": search,
+        "save": saved,
+        "open": json.loads(opened.stdout),
+    }
 
 
 def main() -> None:
     """Run the benchmark."""
-    import json
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_882, 20_000, 100_000])
     parser.add_argument("--rounds", type=int, default=60)
@@ -182,8 +191,8 @@ def main() -> None:
         print(json.dumps(measure_opening(options.open[0], int(options.open[1]))))
         return
     results = []
-    for size in options.sizes:
-        result = measure(size, options.rounds)
+    for shape, size in itertools.product(SHAPES, options.sizes):
+        result = measure(shape, size, options.rounds)
         results.append(result)
         print(json.dumps(result, indent=1), flush=True)
     write_result("latency", {"record": run_record(dimension=DIMENSION, rounds=options.rounds), "sizes": results})

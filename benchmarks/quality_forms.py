@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from workbench.core.chunking import Span
 from workbench.core.retrieval import evidence, pipeline
 from workbench.core.retrieval.coverage import Frequencies, coverage, rarity
-from workbench.core.text import FUNCTION_CHARACTERS, Keys, TermPositions, fold, sentence_starts, term_positions
+from workbench.core.text import FUNCTION_CHARACTERS, Keys, TermFinder, TermPositions, fold, sentence_starts, term_positions
 
 Floats = NDArray[np.float64]
 Extract = Callable[[str], Keys]
@@ -224,8 +224,9 @@ def beginning(begin: Begin) -> Iterator[None]:
 def most_occurrences() -> Iterator[None]:
     """Of windows of equal weight, inside the best chunk where there are such, take the one with most term occurrences."""
 
-    def best_core(text: str, keys: Keys, weights: Floats, chunk: Span | None, length: int, limit: int) -> Span | None:
-        starts, ends, terms = (column.tolist() for column in evidence._occurrences(text, keys, limit))
+    def best_core(text: str, finder: TermFinder, weights: Floats, chunk: Span | None, length: int, limit: int) -> Span | None:
+        found = [each for each in finder.find(text) if each[1] <= limit]
+        starts, ends, terms = (list(column) for column in zip(*found, strict=True)) if found else ([], [], [])
         gains = evidence._window_gains(starts, ends, terms, weights.tolist(), length)
         best = np.flatnonzero(gains == gains.max(initial=0.0)).tolist()
         cores = [core for place in best if (core := evidence._core(starts, ends, terms, place, length))]

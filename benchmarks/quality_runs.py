@@ -17,7 +17,7 @@ from workbench.core.retrieval.coverage import Frequencies, rarity
 from workbench.core.retrieval.evidence import choose_excerpt
 from workbench.core.retrieval.pipeline import Columns, Decision, rank, recall_candidates
 from workbench.core.retrieval.recall import Blocks
-from workbench.core.text import Keys, TermCounts, sentence_starts
+from workbench.core.text import Keys, QueryTerms, TermCounts, TermFinder, query_terms, sentence_starts
 
 CONFIG = RetrievalConfig()
 UNIT = 61
@@ -107,11 +107,11 @@ class Run:
         """Return per question and gold event: half, touched, share of the evidence shown, begins at a sentence."""
         cases = []
         for number, question in enumerate(self.library.questions):
-            matter = self.matter(number, full_terms)
+            matter, terms = self.matter(number, full_terms), _by_key(query_terms(question.text))
             weights = rarity(matter.frequencies) if weigh == "idf" else np.ones(matter.keys.size)
             for event_id, gold in question.gold.items():
                 text, chunk = self.library.events[self.ids.index(event_id)].content, self._best_chunk(number, event_id)
-                shown = _excerpt(text, matter.keys, weights, chunk, inside_chunk)
+                shown = _excerpt(text, terms, weights, chunk, inside_chunk)
                 seen = sum(max(0, min(shown[1], end) - max(shown[0], start)) for start, end in gold)
                 whole = bool(sentence_starts(text, shown[0], shown[0] + 1))
                 cases.append((self.halves[number], seen > 0, seen / sum(end - start for start, end in gold), whole))
@@ -138,11 +138,17 @@ def _found(decision: Decision, question: Question, reading: str) -> tuple[float,
     return float(0 < first <= CONFIG.limit), 1 / first if first else 0.0, float(first == 1)
 
 
-def _excerpt(text: str, keys: Keys, weights: Floats, chunk: Span, inside_chunk: bool) -> Span:
-    length, window = CONFIG.excerpt_length, CONFIG.excerpt_window
+def _by_key(terms: QueryTerms) -> QueryTerms:
+    """Return a question's terms in the order of their keys, which is that of ``Matter.keys``."""
+    order = np.argsort(terms.keys)
+    return QueryTerms(tuple(terms.terms[place] for place in order), terms.keys[order])
+
+
+def _excerpt(text: str, terms: QueryTerms, weights: Floats, chunk: Span, inside_chunk: bool) -> Span:
+    length, window, finder = CONFIG.excerpt_length, CONFIG.excerpt_window, TermFinder(terms)
     if not inside_chunk:
-        return choose_excerpt(text[: window + 1], keys=keys, weights=weights, chunk=chunk, length=length, window=window).range
-    start, end = choose_excerpt(text[chunk[0] : chunk[1]], keys=keys, weights=weights, chunk=None, length=length).range
+        return choose_excerpt(text[: window + 1], finder=finder, weights=weights, chunk=chunk, length=length, window=window).range
+    start, end = choose_excerpt(text[chunk[0] : chunk[1]], finder=finder, weights=weights, chunk=None, length=length).range
     return chunk[0] + start, chunk[0] + end
 
 

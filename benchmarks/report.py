@@ -100,14 +100,15 @@ def latency() -> str:
         kinds = [
             f"{search[kind]['p50']:.2f} (+{search[kind]['above floor p50']:.2f})" for kind in ("plain", "filtered", "excluded")
         ]
-        rows.append([f"{size['chunks']:,}", f"{search['floor']['p50']:.2f}", *kinds])
-    return table(["chunks", "floor p50", "search p50", "with filters", "with exclusions"], rows)
+        rows.append([size["shape"], f"{size['chunks']:,}", f"{search['floor']['p50']:.2f}", *kinds])
+    return table(["events are", "chunks", "floor p50", "search p50", "with filters", "with exclusions"], rows)
 
 
 def library() -> str:
     """Saving without a model, opening with the index, and resident memory."""
     rows = [
         [
+            size["shape"],
             f"{size['chunks']:,}",
             size["save"]["chunks per second"],
             f"{size['open']['seconds']:.2f} s",
@@ -116,7 +117,7 @@ def library() -> str:
         ]
         for size in result("latency")["sizes"]
     ]
-    return table(["chunks", "chunks saved per second", "open and load", "bytes per chunk", "of its vector"], rows)
+    return table(["events are", "chunks", "chunks saved per second", "open and load", "bytes per chunk", "of its vector"], rows)
 
 
 def peers() -> str:

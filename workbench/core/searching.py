@@ -38,7 +38,7 @@ from workbench.core.retrieval.recall import Floats, Mask, best_chunk_of, rounded
 from workbench.core.retrieval.sessions import Cursor, Filters, Origin, Quote, Sessions, Turn, broken
 from workbench.core.stores.base import Passage, Recipe, Store, mismatch
 from workbench.core.stores.index import VectorIndex, View
-from workbench.core.text import QueryTerms, query_terms
+from workbench.core.text import QueryTerms, TermFinder, query_terms
 
 _VIEWS = 5
 _NO_TERMS = QueryTerms((), np.empty(0, np.uint64))
@@ -61,6 +61,7 @@ class _Decided:
     decision: Decision
     terms: QueryTerms
     frequencies: NDArray[np.int64]
+    finder: TermFinder
 
 
 @dataclass(slots=True)
@@ -207,7 +208,7 @@ class Searcher:
     def _decide(self, view: View, origin: Origin, mask: Mask, limit: int) -> _Decided:
         if origin.question is None or origin.vector is None:
             found = list_newest(view.columns, mask=mask, limit=limit, pool=self.config.retrieval.candidates)
-            return _Decided(found, _NO_TERMS, np.empty((len(found.candidates), 0), np.int64))
+            return _Decided(found, _NO_TERMS, np.empty((len(found.candidates), 0), np.int64), TermFinder(_NO_TERMS))
         candidates = recall_candidates(view.columns, origin.vector, mask=mask, config=self.config.retrieval)
         terms = query_terms(origin.question)
         frequencies, lengths = self.store.frequencies([each.id for each in candidates], terms.keys)
@@ -219,7 +220,7 @@ class Searcher:
         decision = rank(
             candidates, frequencies=frequencies, lengths=lengths, similarity=similarity, config=self.config.retrieval, limit=limit
         )
-        return _Decided(decision, terms, frequencies)
+        return _Decided(decision, terms, frequencies, TermFinder(terms))
 
     def _deliver_near(self, turn: Turn, view: View, cursor: Cursor, near: Sequence[str]) -> SearchResult:
         room = self.config.session.chain_limit - len(cursor.chain)
@@ -231,7 +232,9 @@ class Searcher:
         candidates = tuple(_neighbour(view, event_id, origin.vector) for event_id in chosen)
         frequencies, _ = self.store.frequencies(chosen, terms.keys)
         decision = Decision(candidates, candidates, weights=rarity(frequencies))
-        delivery = _Delivery(self, turn, view, _Decided(decision, terms, frequencies), origin, cursor.chain, "nearby")
+        delivery = _Delivery(
+            self, turn, view, _Decided(decision, terms, frequencies, TermFinder(terms)), origin, cursor.chain, "nearby"
+        )
         left_out = sorted((event_id for event_id in near if event_id in held), key=number_order)
         notices = [delivered_excluded(len(left_out), left_out)] if left_out else []
         if room < min(len(fresh), self.config.retrieval.limit):
@@ -311,7 +314,7 @@ class _Delivery:
         weights = self.decided.decision.weights
         return choose_excerpt(
             passage.head,
-            keys=self.decided.terms.keys,
+            finder=self.decided.finder,
             weights=weights if weights is not None else np.empty(0),
             chunk=self.view.span(chosen.candidate.chunk),
             length=self.searcher.config.retrieval.excerpt_length,

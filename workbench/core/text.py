@@ -15,6 +15,7 @@ import functools
 import hashlib
 import threading
 import unicodedata
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ _CLASSES = (
 )
 _TABLE_SIZE = 0x40000
 _PAIR_SHIFT = np.uint64(21)
+_ASCII = 127
+_JAMO = "\u1160", "\u11ff"
 _LOOK_BACK = 32
 
 FUNCTION_CHARACTERS = frozenset(
@@ -76,24 +79,46 @@ def _fold_cluster(cluster: str) -> str:
     return folded if any(unicodedata.category(char)[0] in "LNM" for char in folded) else " "
 
 
-_UNKNOWN, _LONGER = 0xFFFFFFFF, 0xFFFFFFFE
+_UNKNOWN = 0xFFFFFFFF
 _FOLDS = np.full(_TABLE_SIZE, _UNKNOWN, np.uint32)
-"""Each code point's fold where that is one code point; filled as texts bring code points along."""
+"""Each code point's fold, a space where it becomes several; filled as texts bring code points along."""
+_LONGER, _JOINS = 1, 2
+_SPECIAL = np.zeros(_TABLE_SIZE, np.uint8)
+"""Which code points become several, and which may join the one before them: marks, and vowels and finals of Hangul."""
 
 
 def fold(text: str) -> Folded:
     """Return ``text`` under NFKC and case folding, with positions kept or mapped."""
     if text.isascii():
         return Folded(text.lower())
-    codes = _FOLDS[np.minimum(_codes(text), _TABLE_SIZE - 1)]
-    if (codes == _UNKNOWN).any():
+    codes = np.minimum(_codes(text), _TABLE_SIZE - 1)
+    folds = _FOLDS[codes]
+    if (folds == _UNKNOWN).any():
         _learn_folds(text)
-        codes = _FOLDS[np.minimum(_codes(text), _TABLE_SIZE - 1)]
-    if not (codes == _LONGER).any():
-        folded = codes.astype("<u4").tobytes().decode("utf-32-le")
-        if unicodedata.is_normalized("NFC", folded):
-            return Folded(folded)
-    return _fold_clusters(text)
+        folds = _FOLDS[codes]
+    folded, special = folds.astype("<u4").tobytes().decode("utf-32-le"), _SPECIAL[codes]
+    if not special.any():
+        return Folded(folded)
+    mapped = _patched(text, folded, np.flatnonzero(special).tolist(), special == _JOINS)
+    return mapped if unicodedata.is_normalized("NFC", mapped.text) else _fold_clusters(text)
+
+
+def _patched(text: str, folded: str, special: list[int], marks: NDArray[np.bool_]) -> Folded:
+    """Return the fold where some characters become longer or join the one before them; the others keep their places."""
+    spans: list[tuple[int, int]] = []
+    for place in special:
+        start = place - 1 if marks[place] and place else place
+        if spans and start < spans[-1][1]:
+            start = spans.pop()[0]
+        spans.append((start, place + 1))
+    pieces, starts, ends, reached = list[str](), list[NDArray[np.int64]](), list[NDArray[np.int64]](), 0
+    for start, end in [*spans, (len(text), len(text))]:
+        kept, piece = np.arange(reached, start), _fold_cluster(text[start:end]) if start < end else ""
+        pieces += [folded[reached:start], piece]
+        starts += [kept, np.full(len(piece), start)]
+        ends += [kept + 1, np.full(len(piece), end)]
+        reached = end
+    return Folded("".join(pieces), np.concatenate(starts), np.concatenate(ends))
 
 
 def _codes(text: str) -> NDArray[np.uint32]:
@@ -102,8 +127,14 @@ def _codes(text: str) -> NDArray[np.uint32]:
 
 def _learn_folds(text: str) -> None:
     for char in set(text):
-        folded = _fold_cluster(char)
-        _FOLDS[min(ord(char), _TABLE_SIZE - 1)] = ord(folded) if len(folded) == 1 else _LONGER
+        code, folded = min(ord(char), _TABLE_SIZE - 1), _fold_cluster(char)
+        joins = any(_is_mark(each) or _JAMO[0] <= each <= _JAMO[1] for each in (char, folded[0]))
+        _SPECIAL[code] = _JOINS if joins else _LONGER if len(folded) > 1 else 0
+        _FOLDS[code] = ord(folded) if len(folded) == 1 else ord(" ")
+
+
+def _is_mark(char: str) -> bool:
+    return bool(_class_table()[min(ord(char), _TABLE_SIZE - 1)] == _MARK)
 
 
 def _fold_clusters(text: str) -> Folded:
@@ -159,6 +190,7 @@ _stemmers = _Stemmers()
 _STEMMERS = (("a", "z", "english"), ("\u0370", "\u03ff", "greek"), ("\u0400", "\u04ff", "russian"), ("\u0600", "\u06ff", "arabic"))
 
 
+@functools.lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """Return the Snowball stem of a folded word whose script makes the language plain, else the word itself.
 
@@ -185,52 +217,69 @@ class TermPositions:
 
 def term_positions(folded: str) -> TermPositions:
     """Return all term occurrences of a folded text."""
-    codes = _codes(folded)
-    classes = _class_table()[np.minimum(codes, _TABLE_SIZE - 1)]
-    classes[codes >= _TABLE_SIZE] = 0
-    marks = classes == _MARK
-    han, function = classes == _HAN, classes == _FUNCTION
-    script = np.where(han | function, _CJK, classes)
-    if marks.any():  # a mark belongs to what it stands on
-        _inherit(script, marks)
-    borders = np.flatnonzero(np.diff(script, prepend=0, append=0))
-    run_of = script[borders[:-1]] if borders.size else script[:0]
-    parts = [_characters(codes, script, han, function)]
-    words = np.flatnonzero(run_of == _WORD)
-    if words.size:
-        parts.append(_words(folded, borders[words], borders[words + 1]))
-    return TermPositions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    codes, classes = _classified(folded)
+    script = _scripts(classes)
+    starts, ends = _runs(script, _WORD)
+    keys = list(map(_word_key, _slices(folded, starts, ends)))
+    kept = np.array([key is not None for key in keys], bool)
+    words = np.array([key for key in keys if key is not None], np.uint64), starts[kept], ends[kept]
+    return TermPositions(*(np.concatenate(pair) for pair in zip(words, _characters(codes, classes, script), strict=True)))
 
 
-def _inherit(script: NDArray[np.uint8], marks: NDArray[np.bool_]) -> None:
-    index = np.where(marks, 0, np.arange(script.size))
-    np.maximum.accumulate(index, out=index)
-    script[:] = script[index]
-    script[script == _MARK] = _WORD
+def _classified(folded: str) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Return the code points of a text, those beyond the table as its last, which is of no class, and their classes."""
+    if folded.isascii():
+        codes: NDArray[Any] = np.frombuffer(folded.encode("ascii"), np.uint8)
+    else:
+        codes = np.minimum(_codes(folded), _TABLE_SIZE - 1)
+    return codes, _class_table()[codes]
+
+
+_SCRIPTS = np.array([0, _WORD, _CJK, _CJK, _SOUTHEAST, _MARK, _CJK], np.uint8)
+"""What a character of each class is in a run of: words, Han with Kana and Hangul, Southeast Asian."""
+
+
+def _scripts(classes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the script of each character; a mark has that of the character that it stands on."""
+    script = _SCRIPTS[classes]
+    marks = script == _MARK
+    if marks.any():
+        index = np.where(marks, 0, np.arange(script.size))
+        np.maximum.accumulate(index, out=index)
+        script = script[index]
+        script[script == _MARK] = 0  # nothing stands before it
+    return script
+
+
+def _runs(script: NDArray[np.uint8], wanted: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the runs of one script begin and end."""
+    inside = np.zeros(script.size + 2, bool)
+    np.equal(script, wanted, out=inside[1:-1])
+    borders = np.flatnonzero(inside[1:] != inside[:-1])
+    return borders[::2], borders[1::2]
+
+
+def _slices(text: str, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[str]:
+    return map(text.__getitem__, map(slice, starts.tolist(), ends.tolist()))
 
 
 def _characters(
-    codes: NDArray[np.uint32], script: NDArray[np.uint8], han: NDArray[np.bool_], function: NDArray[np.bool_]
+    codes: NDArray[Any], classes: NDArray[np.uint8], script: NDArray[np.uint8]
 ) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
+    """Return pairs of neighbours in a run, single Han characters, and characters that are a run by themselves."""
     dense = (script == _CJK) | (script == _SOUTHEAST)
     joined = dense[:-1] & (script[:-1] == script[1:])
     pairs = np.flatnonzero(joined)
     alone = dense.copy()
     alone[:-1] &= ~joined
     alone[1:] &= ~joined
-    singles = np.flatnonzero(han | (alone & ~function))
+    singles = np.flatnonzero((classes == _HAN) | (alone & (classes != _FUNCTION)))
     wide = codes.astype(np.uint64)
     return (
         np.concatenate([(wide[pairs] << _PAIR_SHIFT) | wide[pairs + 1], wide[singles]]),
         np.concatenate([pairs, singles]),
         np.concatenate([pairs + 2, singles + 1]),
     )
-
-
-def _words(folded: str, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
-    keys = [_word_key(folded[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    kept = np.array([key is not None for key in keys])
-    return np.array([key for key in keys if key is not None], np.uint64), starts[kept], ends[kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +314,88 @@ def query_terms(question: str) -> QueryTerms:
     folded = fold(question).text
     found = term_positions(folded)
     named: dict[int, str] = {}
-    for place in np.lexsort((found.ends, found.starts)):
-        text = folded[found.starts[place] : found.ends[place]]
-        key = int(found.keys[place])
-        named.setdefault(key, stem(text) if key >> 63 else text)
+    for start, end, key in sorted(zip(found.starts.tolist(), found.ends.tolist(), found.keys.tolist(), strict=True)):
+        if key not in named:
+            named[key] = stem(folded[start:end]) if key >> 63 else folded[start:end]
     return QueryTerms(tuple(named.values()), np.array(list(named), np.uint64))
+
+
+class TermFinder:
+    """Finds a question's terms in texts; the same occurrences as :func:`term_positions` has, without looking at the others.
+
+    :param question: the terms to find; they are numbered in this order.
+    """
+
+    def __init__(self, question: QueryTerms) -> None:
+        numbered = list(zip(question.terms, question.keys.tolist(), strict=True))
+        self._numbers = {key: number for number, (_, key) in enumerate(numbered) if key >> 63}
+        self._characters = [(number, term) for number, (term, key) in enumerate(numbered) if not key >> 63]
+        self._beginnings = _beginnings(term for term, key in numbered if key >> 63)
+
+    def find(self, text: str) -> list[tuple[int, int, int]]:
+        """Return start, end and number of every occurrence, in order.
+
+        :param text: as it stands in the event; the offsets are its code points.
+        :return: the occurrences.
+        """
+        folded = fold(text)
+        found = [*self._find_characters(folded.text), *self._find_words(folded.text)]
+        if folded.starts is not None and folded.ends is not None:
+            found = [(int(folded.starts[start]), int(folded.ends[end - 1]), number) for start, end, number in found]
+        return sorted(found)
+
+    def _find_characters(self, folded: str) -> Iterator[tuple[int, int, int]]:
+        table = _class_table()
+        for number, term in self._characters:
+            size, place = len(term), folded.find(term)
+            lone = size == 1 and table[min(ord(term), _TABLE_SIZE - 1)] != _HAN
+            while place >= 0:
+                if not lone or _stands_alone(folded, place):
+                    yield place, place + size, number
+                place = folded.find(term, place + 1)
+
+    def _find_words(self, folded: str) -> Iterator[tuple[int, int, int]]:
+        if not self._numbers:
+            return
+        codes, classes = _classified(folded)
+        starts, ends = _runs(_scripts(classes), _WORD)
+        if starts.size:
+            able = self._can_be_wanted(codes, starts, ends)
+            starts, ends = starts[able], ends[able]
+        keys = map(_word_key, _slices(folded, starts, ends))
+        for start, end, key in zip(starts.tolist(), ends.tolist(), keys, strict=True):
+            if key in self._numbers:
+                yield start, end, self._numbers[key]
+
+    def _can_be_wanted(self, codes: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which words begin like a wanted stem. A word that does not begin with ASCII is never ruled out."""
+        first = codes[starts].astype(np.int64)
+        second = np.where(ends - starts > 1, codes[np.minimum(starts + 1, codes.size - 1)], 0)
+        ascii_ = (first <= _ASCII) & (second <= _ASCII)
+        return ~ascii_ | self._beginnings[np.where(ascii_, (first << 7) | second, 0)]
+
+
+def _beginnings(stems: Iterable[str]) -> NDArray[np.bool_]:
+    """Return a table of the first two ASCII characters that words of these stems have.
+
+    An English stem keeps both, but for one letter with ``-ying``, whose stem ends in ``-ie``.
+    """
+    table = np.zeros(1 << 14, bool)
+    for stem_ in stems:
+        if stem_[:2].isascii():
+            first, second = ord(stem_[0]), ord(stem_[1]) if len(stem_) > 1 else 0
+            table[(first << 7) | second] = True
+            if second == ord("i"):
+                table[(first << 7) | ord("y")] = True
+    return table
+
+
+def _stands_alone(folded: str, place: int) -> bool:
+    """Return whether a character is a run by itself."""
+    _, classes = _classified(folded[max(place - 1, 0) : place + 2])
+    script = _scripts(classes)
+    middle = min(place, 1)
+    return not (middle and script[0] == script[1]) and (middle + 1 == script.size or script[middle] != script[middle + 1])
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.core.chunking import Span
-from workbench.core.text import Keys, fold, sentence_starts, term_positions
+from workbench.core.text import TermFinder, sentence_starts
 
 _DIGITS = 9
 
@@ -26,7 +26,7 @@ class Excerpt:
 
 
 def choose_excerpt(
-    text: str, *, keys: Keys, weights: NDArray[np.float64], chunk: Span | None, length: int = 120, window: int | None = None
+    text: str, *, finder: TermFinder, weights: NDArray[np.float64], chunk: Span | None, length: int = 120, window: int | None = None
 ) -> Excerpt:
     """Return the excerpt of at most ``length`` code points that covers the greatest weight of distinct question terms.
 
@@ -35,7 +35,7 @@ def choose_excerpt(
     without a chunk the head of the text (V2).
 
     :param text: the text at least up to ``window``; one character more shows whether a word or cluster goes on there.
-    :param keys: of the question's distinct terms.
+    :param finder: of the question's distinct terms.
     :param weights: of these terms, same length.
     :param chunk: the range of the event's best chunk, None if unknown; it is ignored where it begins beyond the window.
     :param length: the limit in code points.
@@ -45,17 +45,20 @@ def choose_excerpt(
     limit = len(text) if window is None else min(window, len(text))
     if chunk is not None:
         chunk = (chunk[0], min(chunk[1], limit)) if chunk[0] < limit else None
-    core = _best_core(text, keys, weights, chunk, length, limit) if keys.size else None
+    core = _best_core(text, finder, weights, chunk, length, limit) if weights.size else None
     start = _begin(text, core, chunk, length) if core else chunk[0] if chunk else 0
     return _cut(text, start, min(start + length, limit))
 
 
-def _best_core(text: str, keys: Keys, weights: NDArray[np.float64], chunk: Span | None, length: int, limit: int) -> Span | None:
+def _best_core(
+    text: str, finder: TermFinder, weights: NDArray[np.float64], chunk: Span | None, length: int, limit: int
+) -> Span | None:
     """Return the best window's span, from its first term to the end of the last term that it needs."""
-    starts, ends, terms = (column.tolist() for column in _occurrences(text, keys, limit))
-    gains = _window_gains(starts, ends, terms, weights.tolist(), length)
-    if not gains.size:
+    found = [each for each in finder.find(text) if each[1] <= limit]
+    if not found:
         return None
+    starts, ends, terms = (list(column) for column in zip(*found, strict=True))
+    gains = _window_gains(starts, ends, terms, weights.tolist(), length)
     best = np.flatnonzero(gains == gains.max()).tolist()
     cores = (_core(starts, ends, terms, place, length) for place in best)
     if chunk is None:
@@ -84,38 +87,19 @@ def _inside(core: Span, chunk: Span) -> bool:
 def _window_gains(starts: list[int], ends: list[int], terms: list[int], weights: list[float], length: int) -> NDArray[np.float64]:
     """Return for each occurrence the weight of the distinct terms in the window that begins with it."""
     gains, inside, weight, last = [], [0] * len(weights), 0.0, 0
-    for first, start in enumerate(starts):
-        while last < len(starts) and ends[last] - start <= length:
-            term = terms[last]
-            inside[term] += 1
-            if inside[term] == 1:
+    closes = np.searchsorted(ends, np.add(starts, length), side="right").tolist()
+    for first, (leaving, close) in enumerate(zip(terms, closes, strict=True)):
+        for term in terms[last:close]:
+            if not inside[term]:
                 weight += weights[term]
-            last += 1
+            inside[term] += 1
+        last = max(last, close, first + 1)
         gains.append(weight)
-        if last > first:
-            term = terms[first]
-            inside[term] -= 1
-            if inside[term] == 0:
-                weight -= weights[term]
-        else:
-            last = first + 1
+        if close > first:
+            inside[leaving] -= 1
+            if not inside[leaving]:
+                weight -= weights[leaving]
     return np.round(gains, _DIGITS)
-
-
-def _occurrences(text: str, keys: Keys, limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return starts, ends (in ``text``) and term numbers of all question terms up to ``limit``, by start then end."""
-    folded = fold(text)
-    found = term_positions(folded.text)
-    order = np.argsort(keys, kind="stable")
-    place = np.minimum(np.searchsorted(keys[order], found.keys), len(keys) - 1)
-    known = keys[order][place] == found.keys
-    starts, ends, terms = found.starts[known], found.ends[known], order[place[known]]
-    if folded.starts is not None and folded.ends is not None:
-        starts, ends = folded.starts[starts], folded.ends[ends - 1]
-    within = ends <= limit
-    starts, ends, terms = starts[within], ends[within], terms[within]
-    by_place = np.lexsort((terms, ends, starts))
-    return starts[by_place], ends[by_place], terms[by_place]
 
 
 def _begin(text: str, core: Span, chunk: Span | None, length: int) -> int:
@@ -152,11 +136,13 @@ def _cut(text: str, start: int, end: int) -> Excerpt:
 
 def cluster_borders(text: str, place: int) -> Span:
     """Return the nearest grapheme cluster borders (UAX #29) at or before and at or after ``place``."""
-    import regex
-
     anchor = place
     while anchor > 0 and not (_plain(text[anchor - 1]) and (anchor == len(text) or _plain(text[anchor]))):
         anchor -= 1
+    if anchor == place:
+        return place, place
+    import regex
+
     cluster = regex.compile(r"\X")
     while anchor < place:
         match = cluster.match(text, anchor)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.core.retrieval.pipeline import Decision, Step
+from workbench.core.retrieval.pipeline import Decision
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +46,15 @@ class TermWeight:
     term: str
     weight: float
     candidates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of MMR: who was chosen, and for each event still open its relevance, penalty and score."""
+
+    number: int
+    chosen: str
+    scores: tuple[tuple[str, float, float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +127,14 @@ def explain(decision: Decision, spans: Sequence[tuple[int, int] | None], terms: 
         rows.append(ExplanationRow(own.id, *recalled, *scores, each.mmr_step, each.mmr_penalty, each.mmr_score, each.delivered))
     weights = decision.weights if decision.weights is not None else np.zeros(len(terms))
     listed = tuple(TermWeight(term, float(weight), int(count)) for term, weight, count in zip(terms, weights, found, strict=True))
-    return Explanation(tuple(rows), decision.steps, listed)
+    return Explanation(tuple(rows), _steps(decision), listed)
+
+
+def _steps(decision: Decision) -> tuple[Step, ...]:
+    ids = [each.id for each in decision.candidates if each.duplicate_of is None]
+    steps = []
+    for number, step in enumerate(decision.steps, start=1):
+        columns = zip(ids, step.relevance.tolist(), step.penalties.tolist(), step.scores.tolist(), strict=True)
+        still_open = tuple(row for row in columns if row[-1] == row[-1])  # the score of one chosen before is NaN
+        steps.append(Step(number, ids[step.chosen], still_open))
+    return tuple(steps)

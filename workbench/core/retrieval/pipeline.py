@@ -65,21 +65,15 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One step of MMR: who was chosen, and for each event still open its relevance, penalty and score."""
-
-    number: int
-    chosen: str
-    scores: tuple[tuple[str, float, float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
-    """The whole ranking of one call: all candidates best first, the delivered ones in order, MMR, and the terms' weights."""
+    """The whole ranking of one call: all candidates best first, the delivered ones in order, MMR, and the terms' weights.
+
+    The steps of MMR speak of the candidates that are no duplicates, in their order.
+    """
 
     candidates: tuple[Ranked, ...]
     delivered: tuple[Ranked, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[MMRStep, ...] = ()
     weights: NDArray[np.float64] | None = None
 
 
@@ -105,7 +99,7 @@ def recall_candidates(columns: Columns, query: Floats, *, mask: Mask, config: Re
         places = [place for place, cosine in enumerate(cosines) if cosine == cosine]  # without those that have no vector (NaN)
         return sorted(places, key=lambda place: (-cosines[place], -written[place], ids[place]))[: config.candidates]
 
-    summary, source = found.summary.tolist(), found.source.tolist()
+    summary, source, chunks = found.summary.tolist(), found.source.tolist(), found.chunks.tolist()
     by_summary, by_source = route(summary), route(source)
     summary_rank = {place: rank for rank, place in enumerate(by_summary, start=1)}
     source_rank = {place: rank for rank, place in enumerate(by_source, start=1)}
@@ -118,8 +112,8 @@ def recall_candidates(columns: Columns, query: Floats, *, mask: Mask, config: Re
             summary_rank.get(place),
             summary[place],
             source_rank.get(place),
-            source[place] if found.chunks[place] >= 0 else None,
-            int(found.chunks[place]) if found.chunks[place] >= 0 else None,
+            source[place] if chunks[place] >= 0 else None,
+            chunks[place] if chunks[place] >= 0 else None,
         )
         for place in summary_rank | source_rank
     ]
@@ -160,7 +154,7 @@ def rank(
         for place, original in zip(order, duplicates, strict=True)
     )
     delivered = sorted((each for each in ranked if each.delivered), key=lambda each: each.mmr_step or 0)
-    return Decision(ranked, tuple(delivered), _steps(steps, [candidates[place].id for place in open_]), weights)
+    return Decision(ranked, tuple(delivered), tuple(steps), weights)
 
 
 def _rankings(candidates: Sequence[Candidate]) -> list[list[str]]:
@@ -194,29 +188,12 @@ def _marks(steps: Sequence[MMRStep], open_: Sequence[int]) -> dict[int, tuple[in
     """Return step, penalty, score and whether delivered for each place: of its own step, or of the last for those left over."""
     marks: dict[int, tuple[int | None, float, float, bool]] = {}
     for step in steps[-1:]:
-        for number, place in enumerate(open_):
-            marks[place] = None, float(step.penalties[number]), float(step.scores[number]), False
+        for place, penalty, score in zip(open_, step.penalties.tolist(), step.scores.tolist(), strict=True):
+            marks[place] = None, penalty, score, False
     for count, step in enumerate(steps, start=1):
         chosen = step.chosen
         marks[open_[chosen]] = count, float(step.penalties[chosen]), float(step.scores[chosen]), True
     return marks
-
-
-def _steps(steps: Sequence[MMRStep], ids: Sequence[str]) -> tuple[Step, ...]:
-    return tuple(
-        Step(
-            count,
-            ids[step.chosen],
-            tuple(
-                (ids[place], relevance, penalty, score)
-                for place, (relevance, penalty, score) in enumerate(
-                    zip(step.relevance.tolist(), step.penalties.tolist(), step.scores.tolist(), strict=True)
-                )
-                if score == score  # open at this step, so not NaN
-            ),
-        )
-        for count, step in enumerate(steps, start=1)
-    )
 
 
 def list_newest(columns: Columns, *, mask: Mask, limit: int, pool: int) -> Decision:

@@ -1,8 +1,8 @@
 """Session state: what was delivered, which excerpts, which cursors (section 6, C1 to C8, H6).
 
-A call runs inside :meth:`Sessions.turn`, which serialises the calls of one session. It works on a copy of the session's
-state that takes the place of the old one only when the call succeeds, so a call that fails leaves no trace, not even in
-the order of eviction. Times are handed in; this module reads no clock.
+A call runs inside :meth:`Sessions.turn`, which serialises the calls of one session. It notes what it delivers and
+puts that into the session's state only when the call succeeds, so a call that fails leaves no trace, not even in the
+order of eviction. Times are handed in; this module reads no clock.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from workbench.core.chunking import Span
@@ -75,10 +75,6 @@ class SessionState:
     excerpts: OrderedDict[str, _Delivered] = field(default_factory=OrderedDict)
     cursors: OrderedDict[str, Cursor] = field(default_factory=OrderedDict)
 
-    def copy(self) -> "SessionState":
-        """Return a copy that can be changed without changing this one."""
-        return SessionState(self.ids.copy(), self.excerpts.copy(), self.cursors.copy())
-
 
 @dataclass(frozen=True, slots=True)
 class _Retired:
@@ -105,21 +101,24 @@ def broken(reason: str) -> CursorInvalid:
 
 
 class Turn:
-    """One call's view of its session: reads the history in force, and gathers what the call delivers."""
+    """One call's view of its session: reads the history in force, and gathers what the call delivers until it commits."""
 
     def __init__(self, sessions: "Sessions", session: str, state: SessionState, now: datetime) -> None:
-        self.now, self.state = now, state
-        self.retired: dict[str, _Retired] = {}
-        self._sessions, self._session = sessions, session
+        self.now = now
+        self._sessions, self._session, self._state = sessions, session, state
+        self._ids: list[str] = []
+        self._excerpts: dict[str, Quote] = {}
+        self._cursors: list[Cursor] = []
+        self._retired: dict[str, _Retired] = {}
 
     def reset(self) -> None:
         """Forget ids, excerpts and cursors (H4); undone when the call fails."""
-        self._retire(self.state.cursors.values(), "reset")
-        self.state = SessionState()
+        self._retire(self._state.cursors.values(), "reset")
+        self._state = SessionState()
 
     def delivered_ids(self) -> list[str]:
         """Return the ids that are excluded now (H1)."""
-        return [event_id for event_id, at in self.state.ids.items() if self._sessions.in_force(at, self.now)]
+        return [event_id for event_id, at in self._state.ids.items() if self._sessions.in_force(at, self.now)]
 
     def cursor(self, token: str) -> Cursor:
         """Return a cursor of this session.
@@ -128,7 +127,7 @@ class Turn:
         :return: the cursor.
         :raises CursorInvalid: with the reason of C8, if it is not in force here.
         """
-        cursor = self.state.cursors.get(token)
+        cursor = self._state.cursors.get(token)
         if cursor is None:
             raise broken(self._sessions.why_missing(token, self._session, self.now))
         if not self._sessions.in_force(cursor.made, self.now):
@@ -137,25 +136,35 @@ class Turn:
 
     def quote(self, event_id: str, excerpt: str) -> Quote | None:
         """Return where this excerpt was delivered before, or None; an event never refers to itself (V7)."""
-        known = self.state.excerpts.get(excerpt)
-        if known is None or not self._sessions.in_force(known.at, self.now) or known.quote.event_id == event_id:
-            return None
-        return known.quote
+        known = self._state.excerpts.get(excerpt)
+        quote = self._excerpts.get(excerpt) or (known.quote if known and self._sessions.in_force(known.at, self.now) else None)
+        return None if quote is None or quote.event_id == event_id else quote
 
     def deliver(self, event_id: str, excerpt: str | None, quote: Quote) -> None:
-        """Record one delivered event, and its excerpt unless that was sent as a reference (None) or is empty."""
-        _put(self.state.ids, event_id, self.now, self._sessions.config.max_ids)
+        """Note one delivered event, and its excerpt unless that was sent as a reference (None) or is empty."""
+        self._ids.append(event_id)
         if excerpt:
-            _put(self.state.excerpts, excerpt, _Delivered(quote, self.now), self._sessions.config.max_excerpts)
+            self._excerpts[excerpt] = quote
 
     def new_cursor(self, origin: Origin, chain: Iterable[str], concepts: Iterable[str]) -> Cursor:
-        """Record and return a cursor; the oldest gives way beyond the limit (C5)."""
+        """Note and return a cursor."""
         cursor = Cursor(secrets.token_urlsafe(12), self.now, origin, tuple(chain), frozenset(concepts))
-        self._retire(_put(self.state.cursors, cursor.token, cursor, self._sessions.config.max_cursors), "evicted")
+        self._cursors.append(cursor)
         return cursor
 
+    def commit(self) -> tuple[SessionState, dict[str, "_Retired"]]:
+        """Put what was noted into the session's state; return the state and the cursors that gave way (H3, C5)."""
+        config = self._sessions.config
+        for event_id in self._ids:
+            _put(self._state.ids, event_id, self.now, config.max_ids)
+        for excerpt, quote in self._excerpts.items():
+            _put(self._state.excerpts, excerpt, _Delivered(quote, self.now), config.max_excerpts)
+        for cursor in self._cursors:
+            self._retire(_put(self._state.cursors, cursor.token, cursor, config.max_cursors), "evicted")
+        return self._state, self._retired
+
     def _retire(self, cursors: Iterable[Cursor], reason: str) -> None:
-        self.retired.update({cursor.token: _Retired(self._session, reason, cursor.made) for cursor in cursors})
+        self._retired.update({cursor.token: _Retired(self._session, reason, cursor.made) for cursor in cursors})
 
 
 def _put(entries: "OrderedDict[str, Value]", key: str, value: Value, limit: int) -> list[Value]:
@@ -170,6 +179,7 @@ class Sessions:
 
     def __init__(self, config: SessionConfig) -> None:
         self.config = config
+        self._ttl = timedelta(seconds=config.ttl_seconds)
         self._lock = threading.Lock()
         self._states: OrderedDict[str, SessionState] = OrderedDict()
         self._retired: OrderedDict[str, _Retired] = OrderedDict()
@@ -181,7 +191,7 @@ class Sessions:
         with self._alone(session):
             with self._lock:
                 state = self._states.get(session)
-            turn = Turn(self, session, state.copy() if state else SessionState(), clock())
+            turn = Turn(self, session, state or SessionState(), clock())
             yield turn
             with self._lock:
                 self._commit(session, turn)
@@ -201,21 +211,21 @@ class Sessions:
                     self._locks[session] = lock, users - 1
 
     def _commit(self, session: str, turn: Turn) -> None:
-        for token, retired in turn.retired.items():
-            _put(self._retired, token, retired, self._retired_limit())
-        self._states[session] = turn.state
+        state, retired = turn.commit()
+        self._states[session] = state
         self._states.move_to_end(session)
         while len(self._states) > self.config.max_sessions:
             oldest, dropped = self._states.popitem(last=False)
-            for cursor in dropped.cursors.values():
-                _put(self._retired, cursor.token, _Retired(oldest, "evicted", cursor.made), self._retired_limit())
+            retired |= {cursor.token: _Retired(oldest, "evicted", cursor.made) for cursor in dropped.cursors.values()}
+        for token, cursor in retired.items():
+            _put(self._retired, token, cursor, self._retired_limit())
 
     def _retired_limit(self) -> int:
         return self.config.max_sessions * self.config.max_cursors
 
     def in_force(self, at: datetime, now: datetime) -> bool:
         """Return whether an entry made at ``at`` still counts; a clock that steps back makes no age negative (H6)."""
-        return max((now - at).total_seconds(), 0.0) < self.config.ttl_seconds
+        return now - at < self._ttl
 
     def why_missing(self, token: str, session: str, now: datetime) -> str:
         """Return the reason of C8 for a cursor that this session does not hold."""

@@ -127,14 +127,10 @@ class SQLiteStore:
             "SELECT event.id, total, keys, counts FROM event JOIN event_terms ON event_terms.event = event.key "
             f"WHERE library = ? AND id IN ({marks(event_ids)})"
         )
-        place = {event_id: number for number, event_id in enumerate(event_ids)}
-        found, lengths = np.zeros((len(event_ids), len(keys)), np.int64), np.zeros(len(event_ids), np.int64)
         with self._file.reading() as connection:
             library, _ = self._library(connection)
-            for event_id, total, own_keys, counts in connection.execute(sql, (library, *event_ids)):
-                lengths[place[event_id]] = total
-                found[place[event_id]] = frequencies_in(np.frombuffer(own_keys, "<u8"), np.frombuffer(counts, "<u2"), keys)
-        return found, lengths
+            rows = connection.execute(sql, (library, *event_ids)).fetchall()
+        return frequencies_in(rows, event_ids, keys)
 
     # -- events ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from workbench.core.errors import StoreUnavailable
 from workbench.core.event import Event, StoredEvent, from_micros
+from workbench.core.retrieval.coverage import Frequencies
 from workbench.core.stores.base import (
     Embedded,
     EmbeddedName,
@@ -119,12 +120,31 @@ def known_entities(connection: sqlite3.Connection, library: int, keys: Iterable[
     return found
 
 
-def frequencies_in(own: Keys, counts: NDArray[np.uint16], keys: Keys) -> NDArray[np.int64]:
-    """Return how often each of ``keys`` stands in one event's sorted ``own`` keys."""
-    if not own.size:
-        return np.zeros(len(keys), np.int64)
-    place = np.minimum(np.searchsorted(own, keys), own.size - 1)
-    return np.where(own[place] == keys, counts[place], 0).astype(np.int64)
+def frequencies_in(
+    rows: Sequence[tuple[str, int, bytes, bytes]], event_ids: Sequence[str], keys: Keys
+) -> tuple[Frequencies, NDArray[np.int64]]:
+    """Return how often each event has each key, and each event's number of term occurrences.
+
+    :param rows: id, number of term occurrences, sorted keys and their counts.
+    :param event_ids: the events, in the order of the answer; one without a row has nothing.
+    :param keys: what to look for.
+    :return: shape (events, keys), and shape (events,).
+    """
+    found, lengths = np.zeros((len(event_ids), len(keys)), np.int64), np.zeros(len(event_ids), np.int64)
+    place_of = {event_id: number for number, event_id in enumerate(event_ids)}
+    numbers = [place_of[row[0]] for row in rows if row[2]]
+    if not numbers:
+        return found, lengths
+    lengths[numbers] = [row[1] for row in rows if row[2]]
+    own = [np.frombuffer(row[2], "<u8") for row in rows if row[2]]
+    counts = [np.frombuffer(row[3], "<u2") for row in rows if row[2]]
+    order = np.argsort(keys)
+    wanted = keys[order]
+    places = [each.searchsorted(wanted) for each in own]
+    there = np.array([each.take(place, mode="clip") for each, place in zip(own, places, strict=True)]) == wanted
+    often = np.array([each.take(place, mode="clip") for each, place in zip(counts, places, strict=True)])
+    found[np.array(numbers)[:, None], order] = np.where(there, often, 0)
+    return found, lengths
 
 
 def stored_events(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[StoredEvent]:
