@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Slow tests are left out by default; `make test PYTEST_ARGS=` runs all.
 PYTEST_ARGS ?= -m "not slow"
+WORKERS ?= auto
 LOCALE ?= zh
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
@@ -33,7 +34,7 @@ demo: $(VENV)/.demo  ## build a library from the sample texts and ask it (LOCALE
 
 test: lint types $(VENV)/.dev  ## lint, type-check, validate the notebooks, run the tests
 	$(BIN)/python -m pytest --nbval --nbval-sanitize-with notebooks/sanitize.cfg -p no:cacheprovider -q $(NOTEBOOKS)
-	$(BIN)/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests
+	$(BIN)/python -m pytest -p no:cacheprovider -n $(WORKERS) $(PYTEST_ARGS) tests
 
 lint: $(VENV)/.dev  ## style, docstrings and the direction of imports
 	$(BIN)/ruff check .
