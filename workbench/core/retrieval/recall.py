@@ -77,8 +77,9 @@ def recall(summaries: Floats, chunks: Floats, blocks: Blocks, query: Floats, *, 
     scores, best, by_source = _NO_SCORES, _NO_SCORES, _NONE
     if blocks.events.size and by_summary.size:
         scores = chunks @ query
-        best = np.maximum.reduceat(scores, blocks.starts[:-1])
-        by_source = blocks.events[_contenders(np.where(mask[blocks.events], best, _NOBODY), k, margin(query.size))]
+        best = scores if scores.size == blocks.events.size else np.maximum.reduceat(scores, blocks.starts[:-1])
+        own_mask = mask if mask.size == blocks.events.size else mask[blocks.events]  # blocks are in the order of rows
+        by_source = blocks.events[_contenders(np.where(own_mask, best, _NOBODY), k, margin(query.size))]
     rows = np.union1d(by_summary, by_source)
     source, places = best_chunks(chunks, blocks, rows, query, scores, best)
     return Recalled(rows, rounded_cosines(summaries[rows], query), source, places)
@@ -127,5 +128,5 @@ def _contenders(scores: Floats, k: int, slack: float) -> Rows:
     present = scores > _NOBODY
     if np.count_nonzero(present) <= k:
         return np.flatnonzero(present)
-    last = -np.partition(-scores, k - 1)[k - 1]
+    last = np.partition(scores, scores.size - k)[scores.size - k]
     return np.flatnonzero(present & (scores >= last - slack))
