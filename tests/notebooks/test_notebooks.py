@@ -63,7 +63,6 @@ def test_a_notebook_with_cleared_outputs_is_rejected() -> None:
     assert faults(notebook) == ["cells are not executed in order from 1", "outputs are cleared"]
 
 
-@pytest.mark.slow
 PLANTED = {
     "a rank": (r"(gauge_ch01_e01 +)1 ", r"\g<1>2 "),
     "a digit of a score": (r"(0\.\d{5})\d( = 0\.\d{6})", r"\1x\2"),
