@@ -70,6 +70,8 @@ def open_memory(
         raise InvalidRequest("config must be a workbench.Config.")
     if auth is not None or database is not None:
         raise InvalidRequest("auth and database belong to a server; a sqlite:// address takes neither.")
+    if embedder is not None and not all(callable(getattr(embedder, name, None)) for name in ("embed_documents", "embed_query")):
+        raise InvalidRequest("embedder must have embed_documents and embed_query, such as those of workbench.embedders.")
     if chunker is not None:
         if not callable(chunker):
             raise InvalidRequest("chunker must be a callable text -> sequence of (start, end), with a name.")

@@ -136,7 +136,9 @@ class Searcher:
             return SearchResult("search", (), label=label)
         cosines = rounded_cosines(view.entity_vectors[own], vector)
         best = sorted(zip(own, cosines.tolist(), strict=True), key=lambda pair: (-pair[1], view.entity(pair[0])[0]))[:limit]
-        nodes = [NodeResult(view.entity(number)[0], view.entity(number)[2], cosine, int(counts[number])) for number, cosine in best]
+        spelled = self.store.spellings([view.entity(number)[0] for number, _ in best])
+        found = ((view.entity(number)[0], cosine, int(counts[number])) for number, cosine in best)
+        nodes = [NodeResult(each, spelled[each], cosine, count) for each, cosine, count in found if each in spelled]
         return SearchResult("search", tuple(nodes), label=label)
 
     # -- one call ----------------------------------------------------------------------------------------------------

@@ -110,7 +110,6 @@ class EntityRows:
     ids: list[str]
     labels: list[str]
     keys: list[str]
-    names: list[str]
     vectors: Floats
 
 
@@ -226,6 +225,9 @@ class Store(Protocol):
 
     def passages(self, event_ids: Sequence[str], head: int) -> Mapping[str, Passage]:
         """Return what evidence needs of visible events, texts cut after ``head`` code points."""
+
+    def spellings(self, entity_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return how the first visible event that names an entity spells it; an entity without one is left out."""
 
     def page(self, event_id: str, start: int, limit: int) -> Page | None:
         """Return ``content[start:start + limit]`` of an event, or None."""

@@ -66,7 +66,6 @@ class _Buffers:
     row_of: dict[str, int] = field(default_factory=dict)
     entity_ids: list[str] = field(default_factory=list)
     entity_labels: list[str] = field(default_factory=list)
-    entity_names: list[str] = field(default_factory=list)
     entity_of: dict[int, int] = field(default_factory=dict)
     entities_by_name: dict[str, list[int]] = field(default_factory=dict)
     entity_by_id: dict[str, int] = field(default_factory=dict)
@@ -133,10 +132,9 @@ class View:
         mask[self.mention_events[np.isin(self.mention_entities, entities)]] = True
         return mask
 
-    def entity(self, number: int) -> tuple[str, str, str]:
-        """Return id, label and name of an entity."""
-        own = self._buffers
-        return own.entity_ids[number], own.entity_labels[number], own.entity_names[number]
+    def entity(self, number: int) -> tuple[str, str]:
+        """Return id and label of an entity."""
+        return self._buffers.entity_ids[number], self._buffers.entity_labels[number]
 
     def event_counts(self) -> NDArray[np.int64]:
         """Return how many visible events each entity has, shape (entities,)."""
@@ -189,7 +187,7 @@ def _empty(library: Library) -> Changes:
     none = np.empty(0, np.int64)
     flat, flags = np.empty((0, library.recipe.dimension or 0), np.float32), np.empty(0, bool)
     events = EventRows([], [], none, flags, flags, [], flat, none, none, none, flat, none, none)
-    return Changes(library, True, events, EntityRows([], [], [], [], [], flat), [])
+    return Changes(library, True, events, EntityRows([], [], [], [], flat), [])
 
 
 def _load(changes: Changes) -> View:
@@ -247,16 +245,13 @@ def _append(view: View, changes: Changes) -> View:
 
 
 def _add_entities(buffers: _Buffers, entities: EntityRows) -> None:
-    for number, entity_id, label, key, name in zip(
-        entities.numbers, entities.ids, entities.labels, entities.keys, entities.names, strict=True
-    ):
+    for number, entity_id, label, key in zip(entities.numbers, entities.ids, entities.labels, entities.keys, strict=True):
         local = len(buffers.entity_ids)
         buffers.entity_of[number] = local
         buffers.entity_by_id[entity_id] = local
         buffers.entities_by_name.setdefault(key, []).append(local)
         buffers.entity_ids.append(entity_id)
         buffers.entity_labels.append(label)
-        buffers.entity_names.append(name)
 
 
 def _local_entities(buffers: _Buffers, events: EventRows) -> NDArray[np.int64]:

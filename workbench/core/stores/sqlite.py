@@ -104,7 +104,7 @@ class SQLiteStore:
             f"WHERE library = ? AND id IN ({marks(event_ids)}) AND {SHOWN}"
         )
         concepts = (
-            "SELECT entity.id, entity.name FROM mention JOIN entity ON entity.key = mention.entity "
+            "SELECT entity.id, mention.name FROM mention JOIN entity ON entity.key = mention.entity "
             "WHERE mention.event = ? AND entity.label = 'Concept' ORDER BY mention.position"
         )
         with self._file.reading() as connection:
@@ -112,6 +112,17 @@ class SQLiteStore:
             rows = connection.execute(sql, (head, library, *event_ids)).fetchall()
             mentioned = [connection.execute(concepts, row[:1]).fetchall() for row in rows]
             return {row[1]: passage_of(row, own) for row, own in zip(rows, mentioned, strict=True)}
+
+    def spellings(self, entity_ids: Sequence[str]) -> dict[str, str]:
+        """See :meth:`Store.spellings`."""
+        sql = (
+            "SELECT entity.id, mention.name, min(event.key) FROM entity JOIN mention ON mention.entity = entity.key "
+            f"JOIN event ON event.key = mention.event WHERE entity.library = ? AND entity.id IN ({marks(entity_ids)}) "
+            f"AND {SHOWN} GROUP BY entity.id"
+        )
+        with self._file.reading() as connection:
+            library, _ = self._library(connection)
+            return {entity_id: name for entity_id, name, _ in connection.execute(sql, (library, *entity_ids))}
 
     def page(self, event_id: str, start: int, limit: int) -> Page | None:
         """See :meth:`Store.page`."""

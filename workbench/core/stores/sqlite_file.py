@@ -58,7 +58,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE UNIQUE INDEX entity_id ON entity (library, id);
     CREATE TABLE mention (
         event INTEGER NOT NULL REFERENCES event ON DELETE CASCADE, position INTEGER NOT NULL,
-        entity INTEGER NOT NULL REFERENCES entity, PRIMARY KEY (event, position)
+        entity INTEGER NOT NULL REFERENCES entity, name TEXT NOT NULL, PRIMARY KEY (event, position)
     ) WITHOUT ROWID;
     CREATE TABLE removal (library INTEGER NOT NULL, id TEXT NOT NULL, changed INTEGER NOT NULL);
     CREATE INDEX removal_changed ON removal (library, changed);

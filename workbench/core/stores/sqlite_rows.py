@@ -102,10 +102,10 @@ def _integers(rows: Iterable[tuple[int, ...]], width: int) -> NDArray[np.int64]:
 def entity_rows(connection: sqlite3.Connection, library: int, since: int, dimension: int) -> EntityRows:
     """Return the entities changed after a revision."""
     rows = connection.execute(
-        "SELECT key, id, label, name_key, name, vector FROM entity WHERE library = ? AND changed > ? ORDER BY key", (library, since)
+        "SELECT key, id, label, name_key, vector FROM entity WHERE library = ? AND changed > ? ORDER BY key", (library, since)
     ).fetchall()
-    keys, ids, labels, name_keys, names, vectors = map(list, zip(*rows, strict=True)) if rows else ([] for _ in range(6))
-    return EntityRows(keys, ids, labels, name_keys, names, _matrix(iter(vectors), len(rows), dimension))
+    keys, ids, labels, name_keys, vectors = map(list, zip(*rows, strict=True)) if rows else ([] for _ in range(5))
+    return EntityRows(keys, ids, labels, name_keys, _matrix(iter(vectors), len(rows), dimension))
 
 
 def known_entities(connection: sqlite3.Connection, library: int, keys: Iterable[EntityKey]) -> dict[EntityKey, int]:

@@ -112,8 +112,13 @@ def write_event(
     write_embedded(connection, key, prepared.embedded)
     connection.execute("DELETE FROM mention WHERE event = ?", (key,))
     connection.executemany(
-        "INSERT INTO mention (event, position, entity) VALUES (?, ?, ?)",
-        [(key, position, entities[entity]) for position, entity in enumerate(entity_keys(event.concepts, event.persons))],
+        "INSERT INTO mention (event, position, entity, name) VALUES (?, ?, ?, ?)",
+        [
+            (key, position, entities[entity], name)
+            for position, (entity, name) in enumerate(
+                zip(entity_keys(event.concepts, event.persons), (*event.concepts, *event.persons), strict=True)
+            )
+        ],
     )
     return event
 
