@@ -73,13 +73,14 @@ def recall(summaries: Floats, chunks: Floats, blocks: Blocks, query: Floats, *, 
     :param k: how many events a route may recall.
     :return: the events of both routes, in order of row.
     """
-    by_summary = _contenders(np.where(mask, summaries @ query, _NOBODY), k, margin(query.size)) if mask.any() else _NONE
+    slack = margin(query.size)
+    by_summary = _contenders(summaries @ query, mask, k, slack) if mask.any() else _NONE
     scores, best, by_source = _NO_SCORES, _NO_SCORES, _NONE
     if blocks.events.size and by_summary.size:
         scores = chunks @ query
         best = scores if scores.size == blocks.events.size else np.maximum.reduceat(scores, blocks.starts[:-1])
         own_mask = mask if mask.size == blocks.events.size else mask[blocks.events]  # blocks are in the order of rows
-        by_source = blocks.events[_contenders(np.where(own_mask, best, _NOBODY), k, margin(query.size))]
+        by_source = blocks.events[_contenders(best, own_mask, k, slack)]
     rows = np.union1d(by_summary, by_source)
     source, places = best_chunks(chunks, blocks, rows, query, scores, best)
     return Recalled(rows, rounded_cosines(summaries[rows], query), source, places)
@@ -124,9 +125,11 @@ def best_chunk_of(chunks: Floats, blocks: Blocks, row: int, query: Floats) -> in
     return start + int(np.argmax(rounded_cosines(chunks[start:end], query)))
 
 
-def _contenders(scores: Floats, k: int, slack: float) -> Rows:
-    present = scores > _NOBODY
-    if np.count_nonzero(present) <= k:
-        return np.flatnonzero(present)
-    last = np.partition(scores, scores.size - k)[scores.size - k]
-    return np.flatnonzero(present & (scores >= last - slack))
+def _contenders(scores: Floats, mask: Mask, k: int, slack: float) -> Rows:
+    """Return who may be among the best ``k`` of the masked, by single-precision scores and the margin of their error."""
+    present = np.count_nonzero(mask)
+    if present <= k:
+        return np.flatnonzero(mask)
+    masked = scores if present == scores.size else np.where(mask, scores, _NOBODY)
+    last = np.partition(masked, masked.size - k)[masked.size - k]
+    return np.flatnonzero(masked >= last - slack)

@@ -129,7 +129,8 @@ class View:
     def mentioning(self, entities: Sequence[int]) -> Mask:
         """Return which events mention or involve any of the entities."""
         mask = np.zeros(len(self.alive), bool)
-        mask[self.mention_events[np.isin(self.mention_entities, entities)]] = True
+        for entity in entities:
+            mask[self.mention_events[self.mention_entities == entity]] = True
         return mask
 
     def entity(self, number: int) -> tuple[str, str]:

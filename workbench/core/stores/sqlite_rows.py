@@ -132,18 +132,22 @@ def frequencies_in(
     """
     found, lengths = np.zeros((len(event_ids), len(keys)), np.int64), np.zeros(len(event_ids), np.int64)
     place_of = {event_id: number for number, event_id in enumerate(event_ids)}
-    numbers = [place_of[row[0]] for row in rows if row[2]]
-    if not numbers:
+    numbers = np.array([place_of[row[0]] for row in rows], np.int64)
+    lengths[numbers] = [row[1] for row in rows]
+    if not (rows and keys.size):
         return found, lengths
-    lengths[numbers] = [row[1] for row in rows if row[2]]
-    own = [np.frombuffer(row[2], "<u8") for row in rows if row[2]]
-    counts = [np.frombuffer(row[3], "<u2") for row in rows if row[2]]
+    joined = b"".join([row[2] for row in rows])
+    own, counts = np.frombuffer(joined, "<u8"), np.frombuffer(b"".join([row[3] for row in rows]), "<u2")
     order = np.argsort(keys)
     wanted = keys[order]
-    places = [each.searchsorted(wanted) for each in own]
-    there = np.array([each.take(place, mode="clip") for each, place in zip(own, places, strict=True)]) == wanted
-    often = np.array([each.take(place, mode="clip") for each, place in zip(counts, places, strict=True)])
-    found[np.array(numbers)[:, None], order] = np.where(there, often, 0)
+    likely = np.zeros(1 << 16, bool)  # by the lowest 16 bits, which most keys do not share with a wanted one
+    likely[wanted.astype(np.uint16)] = True
+    there = np.flatnonzero(likely[np.frombuffer(joined, "<u2")[::4]])
+    place = np.minimum(np.searchsorted(wanted, own[there]), wanted.size - 1)
+    hit = wanted[place] == own[there]
+    there, place = there[hit], place[hit]
+    ends = np.cumsum([len(row[2]) // 8 for row in rows])
+    found[numbers[np.searchsorted(ends, there, side="right")], order[place]] = counts[there]
     return found, lengths
 
 
