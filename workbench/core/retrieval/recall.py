@@ -16,7 +16,6 @@ Mask = NDArray[np.bool_]
 
 COSINE_DIGITS = 6
 """Cosines are compared after rounding to this many digits (architecture, section 2.3)."""
-_NOBODY = np.float32(-2.0)
 _UNIT_ROUNDOFF = 2.0**-24
 _NONE: Rows = np.empty(0, np.int64)
 _NO_SCORES: Floats = np.empty(0, np.float32)
@@ -127,9 +126,9 @@ def best_chunk_of(chunks: Floats, blocks: Blocks, row: int, query: Floats) -> in
 
 def _contenders(scores: Floats, mask: Mask, k: int, slack: float) -> Rows:
     """Return who may be among the best ``k`` of the masked, by single-precision scores and the margin of their error."""
-    present = np.count_nonzero(mask)
-    if present <= k:
-        return np.flatnonzero(mask)
-    masked = scores if present == scores.size else np.where(mask, scores, _NOBODY)
-    last = np.partition(masked, masked.size - k)[masked.size - k]
-    return np.flatnonzero(masked >= last - slack)
+    rows = np.flatnonzero(mask)
+    if rows.size <= k:
+        return rows
+    own = scores if rows.size == scores.size else scores[rows]
+    last = np.partition(own, own.size - k)[own.size - k]
+    return rows[own >= last - slack]
