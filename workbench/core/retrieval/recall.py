@@ -131,4 +131,5 @@ def _contenders(scores: Floats, mask: Mask, k: int, slack: float) -> Rows:
         return rows
     own = scores if rows.size == scores.size else scores[rows]
     last = np.partition(own, own.size - k)[own.size - k]
-    return rows[own >= last - slack]
+    close: Rows = rows[own >= last - slack]
+    return close
