@@ -191,9 +191,9 @@ class Writer:
         names: dict[EntityKey, EmbeddedName] = {}
         recipe, seen = self.recipe(embedder), 0
         for _ in range(_ATTEMPTS):
-            library, texts = self.store.texts(seen)
+            library, events = self.store.texts(seen)
             listed = {(label, key): name for label, key, name in self.store.names() if (label, key) not in names}
-            for batch in _weighed((_plan(text.event, self.chunker) for text in texts), listed):
+            for batch in _weighed((_plan(event, self.chunker) for event in events), listed):
                 if cancelled():
                     return _cancelled(recipe)
                 prepared, own_names = _embed(*batch, embedder)

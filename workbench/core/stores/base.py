@@ -91,7 +91,6 @@ class EventRows:
     ids: list[str]
     written: NDArray[np.int64]
     visible: NDArray[np.bool_]
-    chunked: NDArray[np.bool_]
     text_hashes: list[bytes]
     summaries: Floats
     chunk_counts: NDArray[np.int64]
@@ -146,14 +145,6 @@ class Page:
     text: str
     length: int
     visibility: str
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """The texts of one event that vectors are made of, for re-embedding."""
-
-    event: Event
-    chunked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +226,8 @@ class Store(Protocol):
     def frequencies(self, event_ids: Sequence[str], keys: Keys) -> tuple[Frequencies, NDArray[np.int64]]:
         """Return how often each event has each term, shape (events, terms), and each event's number of term occurrences."""
 
-    def texts(self, since: int) -> tuple[Library, Iterator[Texts]]:
-        """Return the texts of all events changed after revision ``since``, and the record at that moment."""
+    def texts(self, since: int) -> tuple[Library, Iterator[Event]]:
+        """Return the record, and all events changed after revision ``since``, hidden ones too."""
 
     def names(self) -> list[tuple[str, str, str]]:
         """Return label, normalised name and name of every entity."""

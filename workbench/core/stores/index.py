@@ -55,7 +55,6 @@ class _Buffers:
     block_starts: _Growing
     block_of: _Growing
     written: _Growing
-    chunked: _Growing
     mention_events: _Growing
     mention_entities: _Growing
     entity_vectors: _Growing
@@ -80,7 +79,6 @@ class View:
     columns: Columns
     alive: Mask
     visible: Mask
-    chunked: Mask
     ambiguous: frozenset[str]
     chunk_starts: NDArray[np.int64]
     chunk_ends: NDArray[np.int64]
@@ -187,7 +185,7 @@ class VectorIndex:
 def _empty(library: Library) -> Changes:
     none = np.empty(0, np.int64)
     flat, flags = np.empty((0, library.recipe.dimension or 0), np.float32), np.empty(0, bool)
-    events = EventRows([], [], none, flags, flags, [], flat, none, none, none, flat, none, none)
+    events = EventRows([], [], none, flags, [], flat, none, none, none, flat, none, none)
     return Changes(library, True, events, EntityRows([], [], [], [], flat), [])
 
 
@@ -202,7 +200,6 @@ def _load(changes: Changes) -> View:
         block_starts=_Growing(np.empty(0, np.int64)),
         block_of=_Growing(np.empty(0, np.int64)),
         written=_Growing(events.written),
-        chunked=_Growing(events.chunked),
         mention_events=_Growing(events.mention_events),
         mention_entities=_Growing(np.empty(0, np.int64)),
         entity_vectors=_Growing(changes.entities.vectors),
@@ -233,7 +230,6 @@ def _append(view: View, changes: Changes) -> View:
         (buffers.chunk_starts, events.chunk_starts),
         (buffers.chunk_ends, events.chunk_ends),
         (buffers.written, events.written),
-        (buffers.chunked, events.chunked),
         (buffers.mention_events, events.mention_events + base),
         (buffers.mention_entities, _local_entities(buffers, events)),
     ):
@@ -290,7 +286,6 @@ def _view(buffers: _Buffers, library: Library, alive: Mask, visible: Mask, ambig
         columns,
         alive,
         visible,
-        buffers.chunked.view(),
         ambiguous,
         buffers.chunk_starts.view(),
         buffers.chunk_ends.view(),

@@ -25,7 +25,6 @@ from workbench.core.stores.base import (
     Prepared,
     Problem,
     Recipe,
-    Texts,
     mismatch,
 )
 from workbench.core.stores.sqlite_file import SQLiteFile
@@ -39,6 +38,7 @@ from workbench.core.stores.sqlite_rows import (
     frequencies_in,
     known_entities,
     marks,
+    name_of,
     passage_of,
     stored_events,
 )
@@ -188,21 +188,21 @@ class SQLiteStore:
 
     # -- re-embedding ------------------------------------------------------------------------------------------------
 
-    def texts(self, since: int) -> tuple[Library, Iterator[Texts]]:
+    def texts(self, since: int) -> tuple[Library, Iterator[Event]]:
         """See :meth:`Store.texts`."""
         with self._file.reading() as connection:
             key, library = self._library(connection)
         return library, self._texts(key, since)
 
-    def _texts(self, library: int, since: int) -> Iterator[Texts]:
+    def _texts(self, library: int, since: int) -> Iterator[Event]:
         last = 0
-        sql = f"SELECT key, chunked, {EVENT_COLUMNS} FROM event WHERE library = ? AND changed > ? AND key > ? ORDER BY key LIMIT 64"
+        sql = f"SELECT key, {EVENT_COLUMNS} FROM event WHERE library = ? AND changed > ? AND key > ? ORDER BY key LIMIT 64"
         while True:
             with self._file.reading() as connection:
                 rows = connection.execute(sql, (library, since, last)).fetchall()
             if not rows:
                 return
-            yield from (Texts(event_of(row[2:]), bool(row[1])) for row in rows)
+            yield from (event_of(row[1:]) for row in rows)
             last = rows[-1][0]
 
     def names(self) -> list[tuple[str, str, str]]:
@@ -249,11 +249,7 @@ class SQLiteStore:
         with self._file.reading() as connection:
             key, library = self._library(connection)
             names = "SELECT label, name_key, name, vector, id FROM entity WHERE library = ? ORDER BY key"
-            rows = connection.execute(names, (key,)).fetchall()
-            yield (
-                library,
-                [EmbeddedName(label, own, name, np.frombuffer(blob, "<f4"), each) for label, own, name, blob, each in rows],
-            )
+            yield library, [name_of(row) for row in connection.execute(names, (key,)).fetchall()]
             events = f"SELECT key, chunked, summary_vector, {EVENT_COLUMNS} FROM event WHERE library = ? ORDER BY written, id"
             for event, chunked, summary, *row in connection.execute(events, (key,)):
                 embedded = embedded_of(connection, event, bool(chunked), np.frombuffer(summary, "<f4"))

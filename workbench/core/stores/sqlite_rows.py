@@ -59,9 +59,9 @@ def event_rows(connection: sqlite3.Connection, library: int, since: int, dimensi
     """Return the events changed after a revision as columns, with their embedded chunks and links."""
     where, values = "event.library = ? AND event.changed > ?", (library, since)
     rows = connection.execute(
-        f"SELECT key, id, written, {SHOWN}, chunked, text_hash FROM event WHERE {where} ORDER BY key", values
+        f"SELECT key, id, written, {SHOWN}, text_hash FROM event WHERE {where} ORDER BY key", values
     ).fetchall()
-    keys, ids, written, visible, chunked, hashes = zip(*rows, strict=True) if rows else ((),) * 6
+    keys, ids, written, visible, hashes = zip(*rows, strict=True) if rows else ((),) * 5
     summaries = connection.execute(f"SELECT summary_vector FROM event WHERE {where} ORDER BY key", values)
     joined = (
         f"FROM event CROSS JOIN chunk ON chunk.event = event.key WHERE {where} AND vector IS NOT NULL ORDER BY event.key, ordinal"
@@ -83,7 +83,6 @@ def event_rows(connection: sqlite3.Connection, library: int, since: int, dimensi
         ids=list(ids),
         written=np.array(written, np.int64),
         visible=np.array(visible, bool),
-        chunked=np.array(chunked, bool),
         text_hashes=list(hashes),
         summaries=_matrix((blob for (blob,) in summaries), len(rows), dimension),
         chunk_counts=chunk_counts,
