@@ -104,10 +104,10 @@ class SQLiteFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             return
         self._check_header(path)
-        with contextlib.closing(self._open_for_inspection()) as connection:
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        try:
+            application, version, tables = _identity(self._open_for_inspection())
+        except sqlite3.DatabaseError:  # another process may have been writing just then; a locking reader sees no half of it
+            application, version, tables = _identity(self._connect("ro"))
         if application != APPLICATION_ID and (application or version or tables):
             raise _refused(path, "is a SQLite file of another program; choose another path")
         known = len(MIGRATIONS)
@@ -234,6 +234,15 @@ class SQLiteFile:
 
 _HEADER = struct.Struct(">16sH6xI I 60x I")
 """Magic, page size, change counter, page count, and the change counter at which the page count was right."""
+
+
+def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Return a file's application id, schema version and number of tables and indexes, and close the connection."""
+    with contextlib.closing(connection):
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return application, version, tables
 
 
 def _refused(path: Path, why: str) -> StoreUnavailable:
