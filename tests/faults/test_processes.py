@@ -38,6 +38,7 @@ from tests.conformance.test_saving import text_of
 from tests.support import START, Clock, ids, numbered
 from workbench import CursorInvalid, Event, Memory, ReadOnly, StoreUnavailable, WorkbenchError
 from workbench.core.stores import sqlite_file
+from workbench.core.stores.term_blobs import unpack
 
 
 @pytest.fixture
@@ -849,6 +850,29 @@ def test_an_old_file_is_brought_forward(filled: Path, monkeypatch: pytest.Monkey
     with pytest.raises(StoreUnavailable, match="upgrade"):
         opened(filled)
     assert filled.read_bytes() == kept
+
+
+def test_a_file_of_version_1_answers_as_before(path: Path) -> None:
+    """Version 1 kept every term key as 8 bytes; migrated, the library ranks and scores as it did."""
+
+    def answers() -> list[object]:
+        with opened(path, embedder=ModelEmbedder()) as memory:
+            found = [memory.search(text, reset_seen=True) for text in ("记忆检索 memory", "\U00020000的部署 plan")]
+            return [[str(each) for each in result.results] for result in found]
+
+    with opened(path, embedder=ModelEmbedder()) as memory:
+        memory.save_many(
+            [Event(summary=text, content=text * 9) for text in ("记忆检索的方案", "a memory plan", "\U00020000的部署", "x")]
+        )
+    before = answers()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as old:
+        for event, keys, counts in old.execute("SELECT event, keys, counts FROM event_terms").fetchall():
+            terms = unpack(keys, counts)
+            blobs = terms.keys.astype("<u8").tobytes(), terms.counts.astype("<u2").tobytes()
+            old.execute("UPDATE event_terms SET keys = ?, counts = ? WHERE event = ?", (*blobs, event))
+        old.execute("PRAGMA user_version = 1")
+    assert answers() == before
+    assert looked_at(path, "PRAGMA user_version") == [(len(sqlite_file.MIGRATIONS),)]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ _CLASSES = (
 )
 _TABLE_SIZE = 0x40000
 _PAIR_SHIFT = np.uint64(21)
+_SECOND = np.uint64((1 << 21) - 1)
 _ASCII = 127
 _JAMO = "\u1160", "\u11ff"
 _LOOK_BACK = 32
@@ -264,19 +265,26 @@ def _slices(text: str, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> It
 
 
 def _characters(
-    codes: NDArray[Any], classes: NDArray[np.uint8], script: NDArray[np.uint8]
+    codes: NDArray[Any], classes: NDArray[np.uint8], script: NDArray[np.uint8], among: NDArray[np.bool_] | None = None
 ) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
-    """Return pairs of neighbours in a run, single Han characters, and characters that are a run by themselves."""
+    """Return pairs of neighbours in a run, single Han characters, and characters that are a run by themselves.
+
+    :param codes: of the text.
+    :param classes: of the same characters.
+    :param script: of the same characters.
+    :param among: by code point, with which characters a term must begin; None for any.
+    :return: keys, starts and ends.
+    """
     dense = (script == _CJK) | (script == _SOUTHEAST)
-    joined = dense[:-1] & (script[:-1] == script[1:])
-    pairs = np.flatnonzero(joined)
-    alone = dense.copy()
-    alone[:-1] &= ~joined
-    alone[1:] &= ~joined
-    singles = np.flatnonzero((classes == _HAN) | (alone & (classes != _FUNCTION)))
-    wide = codes.astype(np.uint64)
+    joined = np.zeros(codes.size + 1, bool)  # with the character before
+    np.equal(script[:-1], script[1:], out=joined[1:-1])
+    places = np.flatnonzero(dense if among is None else dense & among[codes])
+    before, after = joined[places], joined[places + 1]
+    pairs, own = places[after], classes[places]
+    singles = places[(own == _HAN) | ~(before | after | (own == _FUNCTION))]
+    first, second = codes[pairs].astype(np.uint64), codes[pairs + 1].astype(np.uint64)
     return (
-        np.concatenate([(wide[pairs] << _PAIR_SHIFT) | wide[pairs + 1], wide[singles]]),
+        np.concatenate([(first << _PAIR_SHIFT) | second, codes[singles].astype(np.uint64)]),
         np.concatenate([pairs, singles]),
         np.concatenate([pairs + 2, singles + 1]),
     )
@@ -320,17 +328,76 @@ def query_terms(question: str) -> QueryTerms:
     return QueryTerms(tuple(named.values()), np.array(list(named), np.uint64))
 
 
+_NARROW_LIMIT = 1 << 16
+
+
+def narrow_keys(keys: Keys) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+    """Return the keys that fit 32 bits in such a form, in their order, and which of ``keys`` they are: of terms of one or two
+    characters of the Basic Multilingual Plane.
+    """
+    first, second = keys >> _PAIR_SHIFT, keys & _SECOND
+    able = (first < _NARROW_LIMIT) & (second < _NARROW_LIMIT)
+    return ((first[able] << np.uint64(16)) | second[able]).astype(np.uint32), able
+
+
+def wide_keys(narrow: NDArray[np.uint32]) -> Keys:
+    """Return the keys of :func:`narrow_keys` in their full form."""
+    wide = narrow.astype(np.uint64)
+    return ((wide >> np.uint64(16)) << _PAIR_SHIFT) | (wide & np.uint64(_NARROW_LIMIT - 1))
+
+
+_SPREAD = {8: np.uint64(0x9E3779B97F4A7C15), 4: np.uint32(0x9E3779B1)}
+"""Odd numbers near the golden section of 2 to the 64 and 32 (multiplicative hashing: Knuth, volume 3, section 6.4)."""
+
+
+class WantedKeys:
+    """A few wanted keys, to be found among many by a table of 16-bit hashes, which most keys do not share with a wanted one.
+
+    :param keys: distinct, 64 or 32 bits each; they are numbered in this order.
+    """
+
+    def __init__(self, keys: NDArray[Any]) -> None:
+        self.size = keys.size
+        self._order = np.argsort(keys)
+        self._sorted = keys[self._order]
+        self._likely = np.zeros(1 << 16, bool)
+        self._likely[_hashes(keys)] = True
+
+    def find(self, keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return where wanted keys stand, in order, and their numbers.
+
+        :param keys: of the same width.
+        :return: two arrays of one length.
+        """
+        there = np.flatnonzero(self._likely.take(_hashes(keys)))
+        if not there.size:
+            return there, there
+        found = keys[there]
+        place = np.minimum(np.searchsorted(self._sorted, found), self._sorted.size - 1)
+        hit = self._sorted[place] == found
+        return there[hit], self._order[place[hit]]
+
+
+def _hashes(keys: NDArray[Any]) -> NDArray[np.uint16]:
+    width = keys.dtype.itemsize
+    hashes: NDArray[np.uint16] = (keys * _SPREAD[width] >> keys.dtype.type(8 * width - 16)).astype(np.uint16)
+    return hashes
+
+
 class TermFinder:
-    """Finds a question's terms in texts; the same occurrences as :func:`term_positions` has, without looking at the others.
+    """Finds a question's terms in texts; the same occurrences as :func:`term_positions` has, without stemming every word.
 
     :param question: the terms to find; they are numbered in this order.
     """
 
     def __init__(self, question: QueryTerms) -> None:
-        numbered = list(zip(question.terms, question.keys.tolist(), strict=True))
-        self._numbers = {key: number for number, (_, key) in enumerate(numbered) if key >> 63}
-        self._characters = [(number, term) for number, (term, key) in enumerate(numbered) if not key >> 63]
-        self._beginnings = _beginnings(term for term, key in numbered if key >> 63)
+        self._wanted = WantedKeys(question.keys)
+        self._numbers = {key: number for number, key in enumerate(question.keys.tolist()) if key >> 63}
+        self._characters = np.zeros(_TABLE_SIZE, bool)
+        self._characters[
+            [ord(term[0]) for term, key in zip(question.terms, question.keys.tolist(), strict=True) if not key >> 63]
+        ] = True
+        self._beginnings = _beginnings(question.terms[number] for number in self._numbers.values())
 
     def find(self, text: str) -> list[tuple[int, int, int]]:
         """Return start, end and number of every occurrence, in order.
@@ -339,26 +406,26 @@ class TermFinder:
         :return: the occurrences.
         """
         folded = fold(text)
-        found = [*self._find_characters(folded.text), *self._find_words(folded.text)]
+        codes, classes = _classified(folded.text)
+        script = _scripts(classes)
+        found = [*self._find_characters(codes, classes, script), *self._find_words(folded.text, codes, script)]
         if folded.starts is not None and folded.ends is not None:
             found = [(int(folded.starts[start]), int(folded.ends[end - 1]), number) for start, end, number in found]
         return sorted(found)
 
-    def _find_characters(self, folded: str) -> Iterator[tuple[int, int, int]]:
-        table = _class_table()
-        for number, term in self._characters:
-            size, place = len(term), folded.find(term)
-            lone = size == 1 and table[min(ord(term), _TABLE_SIZE - 1)] != _HAN
-            while place >= 0:
-                if not lone or _stands_alone(folded, place):
-                    yield place, place + size, number
-                place = folded.find(term, place + 1)
+    def _find_characters(
+        self, codes: NDArray[Any], classes: NDArray[np.uint8], script: NDArray[np.uint8]
+    ) -> Iterable[tuple[int, int, int]]:
+        if self._wanted.size == len(self._numbers):
+            return ()
+        keys, starts, ends = _characters(codes, classes, script, self._characters)
+        places, numbers = self._wanted.find(keys)
+        return zip(starts[places].tolist(), ends[places].tolist(), numbers.tolist(), strict=True)
 
-    def _find_words(self, folded: str) -> Iterator[tuple[int, int, int]]:
+    def _find_words(self, folded: str, codes: NDArray[Any], script: NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
         if not self._numbers:
             return
-        codes, classes = _classified(folded)
-        starts, ends = _runs(_scripts(classes), _WORD)
+        starts, ends = _runs(script, _WORD)
         if starts.size:
             able = self._can_be_wanted(codes, starts, ends)
             starts, ends = starts[able], ends[able]
@@ -388,14 +455,6 @@ def _beginnings(stems: Iterable[str]) -> NDArray[np.bool_]:
             if second == ord("i"):
                 table[(first << 7) | ord("y")] = True
     return table
-
-
-def _stands_alone(folded: str, place: int) -> bool:
-    """Return whether a character is a run by itself."""
-    _, classes = _classified(folded[max(place - 1, 0) : place + 2])
-    script = _scripts(classes)
-    middle = min(place, 1)
-    return not (middle and script[0] == script[1]) and (middle + 1 == script.size or script[middle] != script[middle + 1])
 
 
 @functools.cache

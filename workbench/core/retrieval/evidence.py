@@ -9,6 +9,7 @@ from workbench.core.chunking import Span
 from workbench.core.text import TermFinder, sentence_starts
 
 _DIGITS = 9
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Excerpt:
 
 
 def choose_excerpt(
-    text: str, *, finder: TermFinder, weights: NDArray[np.float64], chunk: Span | None, length: int = 120, window: int | None = None
+    text: str, *, finder: TermFinder, weights: Floats, chunk: Span | None, length: int = 120, window: int | None = None
 ) -> Excerpt:
     """Return the excerpt of at most ``length`` code points that covers the greatest weight of distinct question terms.
 
@@ -50,15 +51,13 @@ def choose_excerpt(
     return _cut(text, start, min(start + length, limit))
 
 
-def _best_core(
-    text: str, finder: TermFinder, weights: NDArray[np.float64], chunk: Span | None, length: int, limit: int
-) -> Span | None:
+def _best_core(text: str, finder: TermFinder, weights: Floats, chunk: Span | None, length: int, limit: int) -> Span | None:
     """Return the best window's span, from its first term to the end of the last term that it needs."""
     found = [each for each in finder.find(text) if each[1] <= limit]
     if not found:
         return None
     starts, ends, terms = (list(column) for column in zip(*found, strict=True))
-    gains = _window_gains(starts, ends, terms, weights.tolist(), length)
+    gains = _window_gains(starts, ends, terms, weights, length)
     best = np.flatnonzero(gains == gains.max()).tolist()
     cores = (_core(starts, ends, terms, place, length) for place in best)
     if chunk is None:
@@ -84,22 +83,22 @@ def _inside(core: Span, chunk: Span) -> bool:
     return chunk[0] <= core[0] and core[1] <= chunk[1]
 
 
-def _window_gains(starts: list[int], ends: list[int], terms: list[int], weights: list[float], length: int) -> NDArray[np.float64]:
-    """Return for each occurrence the weight of the distinct terms in the window that begins with it."""
-    gains, inside, weight, last = [], [0] * len(weights), 0.0, 0
-    closes = np.searchsorted(ends, np.add(starts, length), side="right").tolist()
-    for first, (leaving, close) in enumerate(zip(terms, closes, strict=True)):
-        for term in terms[last:close]:
-            if not inside[term]:
-                weight += weights[term]
-            inside[term] += 1
-        last = max(last, close, first + 1)
-        gains.append(weight)
-        if close > first:
-            inside[leaving] -= 1
-            if not inside[leaving]:
-                weight -= weights[leaving]
-    return np.round(gains, _DIGITS)
+def _window_gains(starts: list[int], ends: list[int], terms: list[int], weights: Floats, length: int) -> Floats:
+    """Return for each occurrence the weight of the distinct terms in the window that begins with it.
+
+    An occurrence adds its weight to the windows that begin after the one before it of the same term, and reach its end.
+    """
+    count, numbers = len(starts), np.array(terms)
+    closes = np.searchsorted(ends, np.add(starts, length), side="right")
+    by_term = np.argsort(numbers, kind="stable")
+    same = numbers[by_term[1:]] == numbers[by_term[:-1]]
+    after_last = np.zeros(count, np.int64)
+    after_last[by_term[1:][same]] = by_term[:-1][same] + 1
+    first = np.maximum(after_last, np.searchsorted(closes, np.arange(count), side="right"))
+    adding = np.flatnonzero(first <= np.arange(count))
+    gains = np.bincount(first[adding], weights[numbers[adding]], count + 1)
+    gains -= np.bincount(adding + 1, weights[numbers[adding]], count + 1)
+    return np.round(np.cumsum(gains)[:count], _DIGITS)
 
 
 def _begin(text: str, core: Span, chunk: Span | None, length: int) -> int:

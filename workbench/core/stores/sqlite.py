@@ -35,7 +35,6 @@ from workbench.core.stores.sqlite_rows import (
     entity_rows,
     event_of,
     event_rows,
-    frequencies_in,
     known_entities,
     marks,
     name_of,
@@ -43,6 +42,7 @@ from workbench.core.stores.sqlite_rows import (
     stored_events,
 )
 from workbench.core.stores.sqlite_writes import blob, check_successor, record, reserve_ids, write_embedded, write_event, write_names
+from workbench.core.stores.term_blobs import frequencies_in
 from workbench.core.text import Keys
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from workbench.core.errors import StoreUnavailable
 from workbench.core.event import Event, StoredEvent, from_micros
-from workbench.core.retrieval.coverage import Frequencies
 from workbench.core.stores.base import (
     Embedded,
     EmbeddedName,
@@ -21,7 +20,7 @@ from workbench.core.stores.base import (
     Floats,
     Passage,
 )
-from workbench.core.text import Keys, TermCounts
+from workbench.core.stores.term_blobs import unpack
 
 EVENT_COLUMNS = (
     "id, title, summary, content, concepts, persons, tags, kind, event_type, temporal_status, occurred_from, occurred_to, "
@@ -119,37 +118,6 @@ def known_entities(connection: sqlite3.Connection, library: int, keys: Iterable[
     return found
 
 
-def frequencies_in(
-    rows: Sequence[tuple[str, int, bytes, bytes]], event_ids: Sequence[str], keys: Keys
-) -> tuple[Frequencies, NDArray[np.int64]]:
-    """Return how often each event has each key, and each event's number of term occurrences.
-
-    :param rows: id, number of term occurrences, sorted keys and their counts.
-    :param event_ids: the events, in the order of the answer; one without a row has nothing.
-    :param keys: what to look for.
-    :return: shape (events, keys), and shape (events,).
-    """
-    found, lengths = np.zeros((len(event_ids), len(keys)), np.int64), np.zeros(len(event_ids), np.int64)
-    place_of = {event_id: number for number, event_id in enumerate(event_ids)}
-    numbers = np.array([place_of[row[0]] for row in rows], np.int64)
-    lengths[numbers] = [row[1] for row in rows]
-    if not (rows and keys.size):
-        return found, lengths
-    joined = b"".join([row[2] for row in rows])
-    own, counts = np.frombuffer(joined, "<u8"), np.frombuffer(b"".join([row[3] for row in rows]), "<u2")
-    order = np.argsort(keys)
-    wanted = keys[order]
-    likely = np.zeros(1 << 16, bool)  # by the lowest 16 bits, which most keys do not share with a wanted one
-    likely[wanted.astype(np.uint16)] = True
-    there = np.flatnonzero(likely[np.frombuffer(joined, "<u2")[::4]])
-    place = np.minimum(np.searchsorted(wanted, own[there]), wanted.size - 1)
-    hit = wanted[place] == own[there]
-    there, place = there[hit], place[hit]
-    ends = np.cumsum([len(row[2]) // 8 for row in rows])
-    found[numbers[np.searchsorted(ends, there, side="right")], order[place]] = counts[there]
-    return found, lengths
-
-
 def stored_events(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[StoredEvent]:
     """Return the events that a condition selects, with what the library knows of them."""
     chunks = "CASE WHEN chunked THEN (SELECT count(*) FROM chunk WHERE chunk.event = event.key) END"
@@ -198,5 +166,4 @@ def embedded_of(connection: sqlite3.Connection, event: int, chunked: bool, summa
         if vector is not None:
             vectors[place] = np.frombuffer(vector, "<f4")
     keys, counts = connection.execute("SELECT keys, counts FROM event_terms WHERE event = ?", (event,)).fetchone()
-    terms = TermCounts(np.frombuffer(keys, "<u8"), np.frombuffer(counts, "<u2").astype(np.uint32))
-    return Embedded(summary, tuple((start, end) for start, end, _ in rows) if chunked else None, vectors, terms)
+    return Embedded(summary, tuple((start, end) for start, end, _ in rows) if chunked else None, vectors, unpack(keys, counts))

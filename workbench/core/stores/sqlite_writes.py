@@ -21,8 +21,7 @@ from workbench.core.stores.base import (
     text_hash,
 )
 from workbench.core.stores.sqlite_rows import known_entities, marks
-
-_COUNT_LIMIT = 65_535
+from workbench.core.stores.term_blobs import pack
 
 
 def record(connection: sqlite3.Connection, library: int, revision: int, recipe: Recipe) -> None:
@@ -152,11 +151,9 @@ def write_embedded(connection: sqlite3.Connection, event: int, embedded: Embedde
             for ordinal, ((start, end), vector) in enumerate(zip(embedded.spans or (), embedded.vectors, strict=True))
         ],
     )
-    terms = embedded.terms
-    counts = np.minimum(terms.counts, _COUNT_LIMIT).astype(np.uint16)
     connection.execute(
         "INSERT OR REPLACE INTO event_terms (event, total, keys, counts) VALUES (?, ?, ?, ?)",
-        (event, terms.length, blob(terms.keys), blob(counts)),
+        (event, embedded.terms.length, *pack(embedded.terms)),
     )
 
 
