@@ -6,6 +6,7 @@ a laboratory recalls once and ranks a thousand times.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,7 @@ from workbench.core.retrieval.recall import COSINE_DIGITS, Blocks, Floats, Mask,
 _SCORE_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One event that a route recalled, or that a listing offers.
 
     Ranks count from 1 and are None outside the route's best. Cosines are exact and rounded; they and ``chunk``, the row of
@@ -44,8 +44,7 @@ class Candidate:
         return tuple(name for name, rank in ranks if rank is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A candidate with everything that was decided about it (Q13)."""
 
     candidate: Candidate
