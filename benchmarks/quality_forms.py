@@ -227,7 +227,7 @@ def most_occurrences() -> Iterator[None]:
     def best_core(text: str, finder: TermFinder, weights: Floats, chunk: Span | None, length: int, limit: int) -> Span | None:
         found = [each for each in finder.find(text) if each[1] <= limit]
         starts, ends, terms = (list(column) for column in zip(*found, strict=True)) if found else ([], [], [])
-        gains = evidence._window_gains(starts, ends, terms, weights.tolist(), length)
+        gains = evidence._window_gains(starts, ends, terms, weights, length)
         best = np.flatnonzero(gains == gains.max(initial=0.0)).tolist()
         cores = [core for place in best if (core := evidence._core(starts, ends, terms, place, length))]
         inside = [core for core in cores if chunk is not None and evidence._inside(core, chunk)] or cores
