@@ -341,6 +341,21 @@ def test_an_export_is_restored_by_import_without_a_model(run: Run, tmp_path: Pat
     assert "events: 3\n" in capsys.readouterr().out
 
 
+def test_a_library_is_copied_and_gone_on_with(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = f"sqlite:///{tmp_path / 'library.db'}", f"sqlite:///{tmp_path / 'copy.db'}"
+    shown = []
+    for _ in range(2):
+        assert main(["copy", source, target, "--to-namespace", "new", "--locale", "en"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert re.fullmatch(r"3 events copied, 0 already there; digest [0-9a-f]{64}\.\n", shown[0])
+    assert shown[1] == shown[0].replace("3 events copied, 0", "0 events copied, 3")
+    assert main(["copy", f"sqlite:///{tmp_path / 'typo.db'}", target]) == 1
+    assert "there is no library at" in capsys.readouterr().err
+    assert not (tmp_path / "typo.db").exists()
+    assert main(["copy", target, source]) == 1
+    assert "does not have; nothing was copied" in capsys.readouterr().err
+
+
 SLOW = """
 import sys, time
 from workbench import cli, embedders

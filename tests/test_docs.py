@@ -95,7 +95,7 @@ def run_workbench(arguments: list[str], *, status: int) -> str:
         with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
             cli.main(arguments)
         return printed.getvalue()
-    if "--embedder" not in arguments and arguments[0] != "verify":
+    if "--embedder" not in arguments and arguments[0] not in ("verify", "copy"):
         arguments = [*arguments, "--embedder", "hashing"]
     if "--embedder" in arguments and arguments[arguments.index("--embedder") + 1] != "hashing":
         cli._parser().parse_args(arguments)

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from workbench._version import __version__
 from workbench.core.embedders.base import Embedder, embed_documents, embed_query
@@ -23,6 +24,8 @@ from workbench.core.stores.base import Recipe, mismatch
 DEFAULT_LIBRARY = "sqlite:///demo/memory.db"
 LIBRARY_VARIABLE = "WORKBENCH_LIBRARY"
 KEY_VARIABLE = "WORKBENCH_API_KEY"
+AUTH_VARIABLE = "WORKBENCH_NEO4J_AUTH"
+"""Holds ``user:password`` for libraries on a server."""
 INTERRUPTED = 130
 
 EMBEDDERS = ("e5", "hashing", "openai")
@@ -34,6 +37,7 @@ _HASHING = re.compile(r"hashing-(\d+)-v\d+")
 _WORDS = {
     "zh": {
         "imported": "{source}：存入 {saved} 个事件，已有 {unchanged} 个，有误 {faults} 处。",
+        "copied": "已复制 {copied} 个事件，已有 {unchanged} 个；摘要值 {digest}。",
         "exported": "已导出 {count} 个事件到 {path}。",
         "reembedded": "已重新向量化 {events} 个事件、{chunks} 个分块、{names} 个名称；模型 {model}，{dimension} 维。",
         "sound": "没有发现问题。",
@@ -42,6 +46,7 @@ _WORDS = {
     },
     "en": {
         "imported": "{source}: {saved} events saved, {unchanged} already there, {faults} faults.",
+        "copied": "{copied} events copied, {unchanged} already there; digest {digest}.",
         "exported": "{count} events written to {path}.",
         "reembedded": "Embedded {events} events, {chunks} chunks and {names} names anew; model {model}, dimension {dimension}.",
         "sound": "No problem found.",
@@ -115,6 +120,20 @@ def _export(options: argparse.Namespace) -> int:
     with _library(options, read_only=True) as memory:
         count = export_library(memory, options.path, overwrite=options.overwrite, progress=True)
     _say(options, "exported", count=count, path=options.path)
+    return 0
+
+
+def _copy(options: argparse.Namespace) -> int:
+    from workbench.copying import copy_library
+
+    _refuse_missing(options.source)
+    to_namespace = options.namespace if options.to_namespace is None else options.to_namespace
+    with (
+        _opened(options, options.source, namespace=options.namespace, read_only=True) as source,
+        _opened(options, options.target, namespace=to_namespace) as target,
+    ):
+        report = copy_library(source, target, progress=True)
+    _say(options, "copied", **dataclasses.asdict(report))
     return 0
 
 
@@ -215,9 +234,22 @@ def _library(options: argparse.Namespace, *, read_only: bool = False, must_exist
 
 def _open(options: argparse.Namespace, embedder: Embedder | None, *, read_only: bool, must_exist: bool = False) -> Memory:
     address = options.library or os.environ.get(LIBRARY_VARIABLE) or DEFAULT_LIBRARY
-    if must_exist and address.startswith(_FILE_ADDRESS) and not Path(address.removeprefix(_FILE_ADDRESS)).exists():
-        raise StoreUnavailable(f"there is no library at {address}; check --library.", retryable=False)
-    return open_memory(address, namespace=options.namespace, embedder=embedder, read_only=read_only)
+    if must_exist:
+        _refuse_missing(address)
+    return _opened(options, address, namespace=options.namespace, embedder=embedder, read_only=read_only)
+
+
+def _opened(options: argparse.Namespace, address: str, **arguments: Any) -> Memory:
+    """Open a library; one on a server with the database of the options and the user of the environment."""
+    if not address.startswith("sqlite:"):
+        user, separator, password = os.environ.get(AUTH_VARIABLE, "").partition(":")
+        arguments |= {"database": options.database, "auth": (user, password) if separator else None}
+    return open_memory(address, **arguments)
+
+
+def _refuse_missing(address: str) -> None:
+    if address.startswith(_FILE_ADDRESS) and not Path(address.removeprefix(_FILE_ADDRESS)).exists():
+        raise StoreUnavailable(f"there is no library at {address}; check the address.", retryable=False)
 
 
 @contextlib.contextmanager
@@ -250,15 +282,22 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=about[:1].upper() + about[1:] + ".", allow_abbrev=False)
         command.set_defaults(run=run, parser=command)
         add(command)
-        _add_shared(command, bare_embedder=name == "verify")
+        shared = command.add_argument_group("library and model")
+        if run is not _copy:  # which names two libraries and embeds nothing
+            _add_library(shared, bare_embedder=run is _verify)
+        shared.add_argument(
+            "--namespace", default="default", metavar="NAME", help="the library in the store (default: %(default)s)"
+        )
+        shared.add_argument(
+            "--database", metavar="NAME", help=f"of a Neo4j server (default: the user's own); ${AUTH_VARIABLE} holds user:password"
+        )
+        shared.add_argument("--locale", choices=tuple(_WORDS), default="zh", help="language of the output (default: %(default)s)")
     return parser
 
 
-def _add_shared(parser: argparse.ArgumentParser, *, bare_embedder: bool) -> None:
-    shared = parser.add_argument_group("library and model")
+def _add_library(shared: "argparse._ArgumentGroup", *, bare_embedder: bool) -> None:
     default = f"(default: ${LIBRARY_VARIABLE}, else {DEFAULT_LIBRARY})"
     shared.add_argument("--library", metavar="ADDRESS", help=f"where the library is {default}")
-    shared.add_argument("--namespace", default="default", metavar="NAME", help="the library in the store (default: %(default)s)")
     if bare_embedder:
         shared.add_argument("--embedder", choices=EMBEDDERS, nargs="?", const="e5", help="try this embedder, too (e5 if not named)")
     else:
@@ -269,7 +308,6 @@ def _add_shared(parser: argparse.ArgumentParser, *, bare_embedder: bool) -> None
         )
     shared.add_argument("--base-url", metavar="URL", help=f"of --embedder openai; its key is read from ${KEY_VARIABLE}")
     shared.add_argument("--model", metavar="NAME", help="of --embedder openai")
-    shared.add_argument("--locale", choices=tuple(_WORDS), default="zh", help="language of the output (default: %(default)s)")
 
 
 def _add_nothing(_: argparse.ArgumentParser) -> None:
@@ -281,6 +319,12 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "path", nargs="+", metavar="PATH", help=".jsonl, .csv, .parquet, .txt or .md, a folder of texts, or an exported library"
     )
     parser.add_argument("--embed", action="store_true", help="embed the texts of an exported library anew")
+
+
+def _add_copy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="FROM", help="the address of the library to copy")
+    parser.add_argument("target", metavar="TO", help="the address of an empty one, or of an unfinished copy")
+    parser.add_argument("--to-namespace", metavar="NAME", help="the library in the target's store (default: that of --namespace)")
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
@@ -309,6 +353,7 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], Callable[[argpar
     "demo": (_demo, _add_nothing, "build a sample library, ask it, follow up and read on"),
     "import": (_import, _add_import, "save the events of files, or restore an exported library"),
     "export": (_export, _add_export, "write the whole library to a file, hidden events and vectors too"),
+    "copy": (_copy, _add_copy, "copy a library to another store and compare the two"),
     "search": (_search, _add_search, "find events, then read on and follow up"),
     "reembed": (_reembed, _add_nothing, "compute all vectors anew, with --embedder if given"),
     "verify": (_verify, _add_nothing, "check every row of the library, and with --embedder the embedder"),

@@ -218,7 +218,10 @@ class Store(Protocol):
         """Return what evidence needs of visible events, texts cut after ``head`` code points."""
 
     def spellings(self, entity_ids: Sequence[str]) -> Mapping[str, str]:
-        """Return how the first visible event that names an entity spells it; an entity without one is left out."""
+        """Return how the first visible event that names an entity, by written time, then id, spells it.
+
+        An entity without such an event is left out.
+        """
 
     def page(self, event_id: str, start: int, limit: int) -> Page | None:
         """Return ``content[start:start + limit]`` of an event, or None."""

@@ -116,13 +116,14 @@ class SQLiteStore:
     def spellings(self, entity_ids: Sequence[str]) -> dict[str, str]:
         """See :meth:`Store.spellings`."""
         sql = (
-            "SELECT entity.id, mention.name, min(event.key) FROM entity JOIN mention ON mention.entity = entity.key "
-            f"JOIN event ON event.key = mention.event WHERE entity.library = ? AND entity.id IN ({marks(entity_ids)}) "
-            f"AND {SHOWN} GROUP BY entity.id"
+            "SELECT id, name FROM (SELECT entity.id, mention.name, row_number() OVER "
+            "(PARTITION BY entity.key ORDER BY written, event.id, position) AS place FROM entity "
+            "JOIN mention ON mention.entity = entity.key JOIN event ON event.key = mention.event "
+            f"WHERE entity.library = ? AND entity.id IN ({marks(entity_ids)}) AND {SHOWN}) WHERE place = 1"
         )
         with self._file.reading() as connection:
             library, _ = self._library(connection)
-            return {entity_id: name for entity_id, name, _ in connection.execute(sql, (library, *entity_ids))}
+            return dict(connection.execute(sql, (library, *entity_ids)).fetchall())
 
     def page(self, event_id: str, start: int, limit: int) -> Page | None:
         """See :meth:`Store.page`."""
