@@ -172,6 +172,13 @@ NO_CAUSALITY = Notice(
 )
 
 
+APPROXIMATE = Notice(
+    "approximate",
+    "候选来自近似向量索引，可能漏掉个别记录；列出的相似度与次序为精确值。",
+    "An approximate vector index chose the candidates and may miss some events; the scores and order of those found are exact.",
+)
+
+
 def delivered_excluded(count: int, named: Sequence[str] = ()) -> Notice:
     """Return the notice that events already delivered in this session were left out; nearby names them (C7)."""
     names = f"（{', '.join(named)}）" if named else ""

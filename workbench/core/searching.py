@@ -16,7 +16,9 @@ from workbench.core.config import Config
 from workbench.core.embedders.base import Embedder, embed_query, signature
 from workbench.core.errors import Conflict, InvalidRequest
 from workbench.core.event import from_micros, normalise_name
+from workbench.core.nearest import gather, propose
 from workbench.core.results import (
+    APPROXIMATE,
     NO_CAUSALITY,
     VERIFY_SUMMARY,
     NodeResult,
@@ -37,7 +39,7 @@ from workbench.core.retrieval.pipeline import Candidate, Decision, Ranked, list_
 from workbench.core.retrieval.recall import Floats, Mask, best_chunk_of, rounded_cosines
 from workbench.core.retrieval.sessions import Cursor, Filters, Origin, Quote, Sessions, Turn, broken
 from workbench.core.stores.base import Passage, Recipe, Store, mismatch
-from workbench.core.stores.index import VectorIndex, View
+from workbench.core.stores.index import Vanished, VectorIndex, View
 from workbench.core.text import QueryTerms, TermFinder, query_terms
 
 _VIEWS = 5
@@ -50,10 +52,6 @@ _EXCLUSIONS = {
 }
 
 
-class _Vanished(Exception):
-    """An event of the view was hidden or removed before its text was fetched."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Decided:
     """A decision with the question's terms and how often each candidate has them."""
@@ -62,6 +60,7 @@ class _Decided:
     terms: QueryTerms
     frequencies: NDArray[np.int64]
     finder: TermFinder
+    exact: bool = True
 
 
 @dataclass(slots=True)
@@ -145,7 +144,7 @@ class Searcher:
 
     def _on_fresh_view(self, attempt: Callable[[View], SearchResult]) -> SearchResult:
         for _ in range(_VIEWS):
-            with contextlib.suppress(_Vanished):
+            with contextlib.suppress(Vanished):
                 return attempt(self.index.current())
         raise Conflict("events kept disappearing while they were being read; nothing was delivered. Retry.")
 
@@ -188,6 +187,8 @@ class Searcher:
         notices = [delivered_excluded(excluded)] if excluded else []
         if room < min(limit, self.config.retrieval.limit):
             notices.append(chain_limit(room))
+        if not decided.exact:
+            notices.append(APPROXIMATE)
         applied = [name for name, on in (("entity", origin.filters.entities), ("date", any(origin.filters.written))) if on]
         explanation = _explanation(view, decided) if explain else None
         return delivery.answer(notices, [*applied, *(["concept"] if pool is not None else [])], explanation)
@@ -211,18 +212,28 @@ class Searcher:
         if origin.question is None or origin.vector is None:
             found = list_newest(view.columns, mask=mask, limit=limit, pool=self.config.retrieval.candidates)
             return _Decided(found, _NO_TERMS, np.empty((len(found.candidates), 0), np.int64), TermFinder(_NO_TERMS))
-        candidates = recall_candidates(view.columns, origin.vector, mask=mask, config=self.config.retrieval)
+        candidates, summaries, exact = self._recall(view, origin.vector, mask)
         terms = query_terms(origin.question)
         frequencies, lengths = self.store.frequencies([each.id for each in candidates], terms.keys)
 
         def similarity(rows: Sequence[int]) -> NDArray[np.float64]:
-            summaries = view.columns.summaries[list(rows)].astype(np.float64)
-            return summaries @ summaries.T
+            chosen = summaries(rows).astype(np.float64)
+            return chosen @ chosen.T
 
         decision = rank(
             candidates, frequencies=frequencies, lengths=lengths, similarity=similarity, config=self.config.retrieval, limit=limit
         )
-        return _Decided(decision, terms, frequencies, TermFinder(terms))
+        return _Decided(decision, terms, frequencies, TermFinder(terms), exact)
+
+    def _recall(self, view: View, vector: Floats, mask: Mask) -> tuple[list[Candidate], Callable[[Sequence[int]], Floats], bool]:
+        """Return the best of both routes, how to get their summary vectors, and whether they are the true best."""
+        config = self.config.retrieval
+        if view.nearest is None:
+            candidates = recall_candidates(view.columns, vector, mask=mask, config=config)
+            return candidates, lambda rows: view.columns.summaries[list(rows)], True
+        rows, exact = propose(view, view.nearest, vector, mask=mask, k=config.candidates)
+        sample = gather(view, view.nearest, rows)
+        return sample.candidates(vector, config=config), sample.summaries, exact
 
     def _deliver_near(self, turn: Turn, view: View, cursor: Cursor, near: Sequence[str]) -> SearchResult:
         room = self.config.session.chain_limit - len(cursor.chain)
@@ -231,7 +242,7 @@ class Searcher:
         cut = min(self.config.retrieval.limit, room)
         chosen = sorted(fresh[:cut], key=number_order)
         origin, terms = cursor.origin, query_terms(cursor.origin.question or "")
-        candidates = tuple(_neighbour(view, event_id, origin.vector) for event_id in chosen)
+        candidates = _neighbours(view, chosen, origin.vector)
         frequencies, _ = self.store.frequencies(chosen, terms.keys)
         decision = Decision(candidates, candidates, weights=rarity(frequencies))
         delivery = _Delivery(
@@ -261,7 +272,7 @@ class _Delivery:
         chosen, config = self.decided.decision.delivered, self.searcher.config
         passages = self.searcher.store.passages([each.id for each in chosen], config.retrieval.excerpt_window + 1)
         if any(each.id not in passages for each in chosen):
-            raise _Vanished
+            raise Vanished
         results = tuple(self._result(each, passages[each.id]) for each in chosen)
         chain = (*self.chain, *(each.id for each in chosen))
         remaining = config.session.chain_limit - len(chain)
@@ -334,16 +345,24 @@ def _offered(passages: Mapping[str, Passage], order: Sequence[str]) -> tuple[Off
     return tuple(OfferedConcept(concept_id, names[concept_id], tuple(own)) for concept_id, own in events.items())
 
 
-def _neighbour(view: View, event_id: str, vector: Floats | None) -> Ranked:
-    row = view.row(event_id)
-    assert row is not None
-    columns = view.columns
-    chunk = None if vector is None else best_chunk_of(columns.chunks, columns.blocks, row, vector)
-    return Ranked(Candidate(row, event_id, int(columns.written[row]), columns.text_hashes[row], chunk=chunk))
+def _neighbours(view: View, event_ids: Sequence[str], vector: Floats | None) -> tuple[Ranked, ...]:
+    """Return events of a view with their best chunks."""
+    columns, rows = view.columns, [row for row in map(view.row, event_ids) if row is not None]
+    if vector is None:
+        chunks: list[int | None] = [None] * len(rows)
+    elif view.nearest is None:
+        chunks = [best_chunk_of(columns.chunks, columns.blocks, row, vector) for row in rows]
+    else:
+        sample = gather(view, view.nearest, np.array(sorted(rows), np.int64))
+        chunks = [sample.best_chunk(row, vector) for row in rows]
+    return tuple(
+        Ranked(Candidate(row, columns.ids[row], int(columns.written[row]), columns.text_hashes[row], chunk=chunk))
+        for row, chunk in zip(rows, chunks, strict=True)
+    )
 
 
 def _explanation(view: View, decided: _Decided) -> Explanation:
     decision = decided.decision
     spans = [view.span(each.candidate.chunk) for each in decision.candidates]
     found = np.count_nonzero(decided.frequencies, axis=0)
-    return explain(decision, spans, decided.terms.terms, found.tolist())
+    return explain(decision, spans, decided.terms.terms, found.tolist(), approximate=not decided.exact)

@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every candidate best first, the MMR steps, and the question's terms with their weights.
+    """Every candidate best first, the MMR steps, the question's terms with their weights, and whether recall was approximate.
 
     For an event still open at the last step, ``mmr_penalty`` and ``mmr_score`` are those of that step.
     """
@@ -67,6 +67,7 @@ class Explanation:
     rows: tuple[ExplanationRow, ...]
     steps: tuple[Step, ...]
     terms: tuple[TermWeight, ...]
+    approximate: bool = False
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the candidates as a pandas frame with declared types, the same for any number of rows.
@@ -110,13 +111,21 @@ def _pandas_type(name: str) -> Any:
     return {"text": text, "whole": pd.Int64Dtype(), "flag": pd.BooleanDtype(), "real": pd.Float64Dtype()}[_kind(name)]
 
 
-def explain(decision: Decision, spans: Sequence[tuple[int, int] | None], terms: Sequence[str], found: Sequence[int]) -> Explanation:
+def explain(
+    decision: Decision,
+    spans: Sequence[tuple[int, int] | None],
+    terms: Sequence[str],
+    found: Sequence[int],
+    *,
+    approximate: bool = False,
+) -> Explanation:
     """Return the decision for people.
 
     :param decision: what the pipeline decided.
     :param spans: each candidate's best chunk, in the decision's order.
     :param terms: the question's terms.
     :param found: how many candidates have each term.
+    :param approximate: whether an approximate index proposed the candidates.
     :return: the explanation.
     """
     rows = []
@@ -127,7 +136,7 @@ def explain(decision: Decision, spans: Sequence[tuple[int, int] | None], terms: 
         rows.append(ExplanationRow(own.id, *recalled, *scores, each.mmr_step, each.mmr_penalty, each.mmr_score, each.delivered))
     weights = decision.weights if decision.weights is not None else np.zeros(len(terms))
     listed = tuple(TermWeight(term, float(weight), int(count)) for term, weight, count in zip(terms, weights, found, strict=True))
-    return Explanation(tuple(rows), _steps(decision), listed)
+    return Explanation(tuple(rows), _steps(decision), listed, approximate)
 
 
 def _steps(decision: Decision) -> tuple[Step, ...]:

@@ -7,7 +7,7 @@ A store keeps rows and decides in single transactions. It computes no vector and
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,10 +173,40 @@ class Problem:
     message: str
 
 
+Route = Literal["summary", "source"]
+
+
+class Nearest(Protocol):
+    """A store's own approximate vector index, for a library whose vectors shall stay in the store."""
+
+    above: int
+    """From how many chunks on the library is searched so."""
+
+    def chunks(self) -> int:
+        """Return how many chunks the library has."""
+
+    def changes(self, since: int) -> Changes | None:
+        """Return what :meth:`Store.changes` does, the vectors of events and chunks left out: their rows have no column."""
+
+    def nearest(self, route: Route, query: Floats, limit: int) -> tuple[list[str], bool]:
+        """Return the events of about the ``limit`` nearest summaries or chunks, and whether there are no more.
+
+        :param route: what is compared.
+        :param query: unit vector, shape (dimension,).
+        :param limit: how many neighbours to look for in the whole store.
+        :return: ids of this library, nearest first, hidden ones too; an id may repeat.
+        """
+
+    def vectors(self, event_ids: Sequence[str]) -> Mapping[str, tuple[Floats, Floats]]:
+        """Return the summary vector, shape (dimension,), and the chunk vectors, shape (chunks, dimension), of those events."""
+
+
 class Store(Protocol):
     """Durable storage of one namespace. All methods may be called from any thread; each is one transaction."""
 
     read_only: bool
+    nearest: Nearest | None
+    """None where every library's vectors are held in memory, and search is exact."""
 
     def library(self) -> Library:
         """Return the record of this namespace."""

@@ -16,11 +16,15 @@ from workbench.core.chunking import Span
 from workbench.core.retrieval.neighbours import number_order, place_of
 from workbench.core.retrieval.pipeline import Columns
 from workbench.core.retrieval.recall import Blocks, Floats, Mask
-from workbench.core.stores.base import Changes, EntityRows, EventRows, Library, Store
+from workbench.core.stores.base import Changes, EntityRows, EventRows, Library, Nearest, Store
 
 _SPARE = 1 / 8
 """A full array grows by this share, so that memory stays near its content."""
 _DEAD_SHARE = 0.5
+
+
+class Vanished(Exception):
+    """An event of a view was changed, hidden or removed before its text or vectors were fetched."""
 
 
 class _Growing:
@@ -73,7 +77,10 @@ class _Buffers:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The library at one revision, for reading. Rows of events that are gone or replaced are not ``alive``."""
+    """The library at one revision, for reading. Rows of events that are gone or replaced are not ``alive``.
+
+    Where there is ``nearest``, the columns hold no vectors of events and chunks: they have to be asked for.
+    """
 
     library: Library
     columns: Columns
@@ -86,6 +93,7 @@ class View:
     mention_entities: NDArray[np.int64]
     entity_vectors: Floats
     entity_count: int
+    nearest: Nearest | None
     _buffers: _Buffers
 
     def row(self, event_id: str) -> int | None:
@@ -148,24 +156,35 @@ class VectorIndex:
         self._store = store
         self._lock = threading.Lock()
         self._view: View | None = None
+        self._nearest: Nearest | None = None
 
     def current(self) -> View:
         """Return a view at the store's present revision; other processes' writes are seen."""
         with self._lock:
+            if self._nearest is None and self._outgrown():
+                self._view, self._nearest = None, self._store.nearest
+            source = self._nearest or self._store
             since = self._view.library.revision if self._view else 0
-            changes = self._store.changes(since)
+            changes = source.changes(since)
             if changes is None:
                 if self._view is None:
-                    self._view = _load(_empty(self._store.library()))
+                    self._view = _load(_empty(self._store.library()), self._nearest)
             elif self._view is None or changes.whole or self._crowded(changes):
                 if not changes.whole:
-                    whole = self._store.changes(0)
+                    whole = source.changes(0)
                     assert whole is not None
                     changes = whole
-                self._view = _load(changes)
+                self._view = _load(changes, self._nearest)
             else:
                 self._view = _append(self._view, changes)
             return self._view
+
+    def _outgrown(self) -> bool:
+        """Return whether the library has more chunks than its store wants to be held in memory."""
+        nearest = self._store.nearest
+        if nearest is None:
+            return False
+        return (nearest.chunks() if self._view is None else self._view.chunk_starts.size) > nearest.above
 
     def _crowded(self, changes: Changes) -> bool:
         assert self._view is not None
@@ -189,7 +208,7 @@ def _empty(library: Library) -> Changes:
     return Changes(library, True, events, EntityRows([], [], [], [], flat), [])
 
 
-def _load(changes: Changes) -> View:
+def _load(changes: Changes, nearest: Nearest | None) -> View:
     events, size = changes.events, len(changes.events.ids)
     buffers = _Buffers(
         summaries=_Growing(events.summaries),
@@ -211,7 +230,8 @@ def _load(changes: Changes) -> View:
     repeated = [row for row, event_id in enumerate(events.ids) if first.setdefault(event_id, row) != row]
     visible[repeated] = False  # of several rows of one id, the first one answers
     buffers.row_of.update(first)
-    return _view(buffers, changes.library, np.ones(size, bool), visible, frozenset(events.ids[row] for row in repeated))
+    ambiguous = frozenset(events.ids[row] for row in repeated)
+    return _view(buffers, changes.library, np.ones(size, bool), visible, ambiguous, nearest)
 
 
 def _append(view: View, changes: Changes) -> View:
@@ -236,9 +256,8 @@ def _append(view: View, changes: Changes) -> View:
         growing.append(rows)
     _add_rows(buffers, events, chunk_base=chunk_base)
     added = np.ones(len(events.ids), bool)
-    return _view(
-        buffers, changes.library, np.concatenate([alive, added]), np.concatenate([visible, events.visible]), view.ambiguous
-    )
+    alive, visible = np.concatenate([alive, added]), np.concatenate([visible, events.visible])
+    return _view(buffers, changes.library, alive, visible, view.ambiguous, view.nearest)
 
 
 def _add_entities(buffers: _Buffers, entities: EntityRows) -> None:
@@ -275,7 +294,9 @@ def _add_rows(buffers: _Buffers, events: EventRows, *, chunk_base: int) -> None:
     buffers.block_starts.append(starts[filled])
 
 
-def _view(buffers: _Buffers, library: Library, alive: Mask, visible: Mask, ambiguous: frozenset[str]) -> View:
+def _view(
+    buffers: _Buffers, library: Library, alive: Mask, visible: Mask, ambiguous: frozenset[str], nearest: Nearest | None
+) -> View:
     starts = np.append(buffers.block_starts.view(), buffers.chunks.size)
     blocks = Blocks(buffers.block_events.view(), starts, buffers.block_of.view())
     columns = Columns(
@@ -293,5 +314,6 @@ def _view(buffers: _Buffers, library: Library, alive: Mask, visible: Mask, ambig
         buffers.mention_entities.view(),
         buffers.entity_vectors.view(),
         len(buffers.entity_ids),
+        nearest,
         buffers,
     )

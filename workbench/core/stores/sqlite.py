@@ -20,6 +20,7 @@ from workbench.core.stores.base import (
     EntityKey,
     Library,
     LibraryStats,
+    Nearest,
     Page,
     Passage,
     Prepared,
@@ -57,6 +58,7 @@ class SQLiteStore:
 
     def __init__(self, path: Path | None, *, namespace: str, read_only: bool = False) -> None:
         self.read_only = read_only
+        self.nearest: Nearest | None = None
         self._namespace = namespace
         self._file = SQLiteFile(path, read_only=read_only)
         if not read_only:
