@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?= -m "not slow"
 WORKERS ?= auto
 LOCALE ?= zh
+NEO4J_PORT ?= 7687
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types notebooks bench fixtures wheel clean
+.PHONY: help setup demo neo4j test lint types notebooks bench fixtures wheel clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -32,8 +33,12 @@ setup: $(VENV)/.dev  ## create .venv with everything for development
 demo: $(VENV)/.demo  ## build a library from the sample texts and ask it (LOCALE=zh or en)
 	$(BIN)/workbench demo --locale $(LOCALE)
 
+neo4j: $(VENV)/.demo  ## start a Neo4j server to play with, until Ctrl-C (NEO4J_PORT=7687)
+	$(BIN)/python -m tools.neo4j --port $(NEO4J_PORT)
+
 test: lint types $(VENV)/.dev  ## lint, type-check, validate the notebooks, run the tests
 	$(BIN)/python -m pytest --nbval --nbval-sanitize-with notebooks/sanitize.cfg -p no:cacheprovider -q $(NOTEBOOKS)
+	$(BIN)/python -m tools.neo4j --fetch
 	$(BIN)/python -m pytest -p no:cacheprovider -n $(WORKERS) $(PYTEST_ARGS) tests
 
 lint: $(VENV)/.dev  ## style, docstrings and the direction of imports
@@ -60,4 +65,4 @@ wheel: $(VENV)/.dev  ## build the wheel and the source archive into dist/
 	$(BIN)/python -m build --quiet
 
 clean:  ## remove the environment and what was built; libraries (demo/) stay
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What developers of the workbench run; none of it is installed with the package."""
