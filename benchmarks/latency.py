@@ -5,7 +5,7 @@ with the searches. The embedding call is replaced by a table look-up. Texts are 
 Chinese and English in turn: short turns of one chunk, or long records of seven; the questions are the samples' own; vectors are
 random directions, so the two routes hardly overlap and nearly 80 candidates are ranked, the most there can be.
 
-    python -m benchmarks.latency --sizes 5882 20000 100000
+    python -m benchmarks.latency [--sizes 5882 20000 100000] [--store neo4j]
 """
 
 import argparse
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -95,14 +95,11 @@ def quantiles(samples: Sequence[float]) -> dict[str, float]:
     return {"p50": round(statistics.median(samples), 2), "p95": round(sorted(samples)[int(len(samples) * 0.95)], 2)}
 
 
-def measure_search(memory: workbench.Memory, questions: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
-    """Time the floor and each kind of search in turn, so that the machine's drift meets them alike."""
-    columns = memory._searcher.index.current().columns
-    query = np.random.default_rng(1).standard_normal(DIMENSION).astype(np.float32)
+def search_calls(memory: workbench.Memory, questions: Sequence[str]) -> dict[str, Callable[[int], object]]:
+    """Return each kind of search as a function of the round."""
     for place in range(160):  # fill a session with delivered ids
         memory.search(questions[place % len(questions)], session="used")
-    calls: dict[str, Callable[[int], object]] = {
-        "floor": lambda place: (columns.summaries @ query, columns.chunks @ query),
+    return {
         "plain": lambda place: memory.search(questions[place % len(questions)], reset_seen=True, session="plain"),
         "filtered": lambda place: memory.search(
             questions[place % len(questions)],
@@ -113,12 +110,25 @@ def measure_search(memory: workbench.Memory, questions: Sequence[str], rounds: i
         ),
         "excluded": lambda place: memory.search(questions[place % len(questions)], session="used"),
     }
+
+
+def measure_calls(calls: Mapping[str, Callable[[int], object]], rounds: int) -> dict[str, list[float]]:
+    """Time calls in turn, so that the machine's drift meets them alike."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for place in range(rounds + 3):
         for name, call in calls.items():
             took = timed(lambda call=call, place=place: call(place))  # type: ignore[misc]
             if place >= 3:
                 samples[name].append(took)
+    return samples
+
+
+def measure_search(memory: workbench.Memory, questions: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Time the floor and each kind of search."""
+    columns = memory._searcher.index.current().columns
+    query = np.random.default_rng(1).standard_normal(DIMENSION).astype(np.float32)
+    calls = {"floor": lambda _: (columns.summaries @ query, columns.chunks @ query), **search_calls(memory, questions)}
+    samples = measure_calls(calls, rounds)
     figures = {name: quantiles(values) for name, values in samples.items()}
     for name in ("plain", "filtered", "excluded"):
         above = [value - floor for value, floor in zip(samples[name], samples["floor"], strict=True)]
@@ -183,15 +193,23 @@ def measure(shape: str, size: int, rounds: int) -> dict[str, object]:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[5_882, 20_000, 100_000])
+    parser.add_argument("--store", choices=("sqlite", "neo4j"), default="sqlite", help="neo4j: see benchmarks/graph.py")
+    parser.add_argument("--sizes", type=int, nargs="+", help="in chunks (default: 5882 20000, and 100000 for sqlite)")
+    parser.add_argument("--locomo", type=Path, help="with --store neo4j: a LoCoMo JSON file, for the quality of each")
+    parser.add_argument("--cache", type=Path, default=Path("build/vectors.db"), help="where LoCoMo's vectors are kept")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--open", nargs=2, metavar=("ADDRESS", "CHUNKS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.open:
         print(json.dumps(measure_opening(options.open[0], int(options.open[1]))))
         return
+    if options.store == "neo4j":
+        from benchmarks import graph
+
+        graph.run(options.sizes or [5_882, 20_000], options.rounds, options.locomo, options.cache)
+        return
     results = []
-    for shape, size in itertools.product(SHAPES, options.sizes):
+    for shape, size in itertools.product(SHAPES, options.sizes or [5_882, 20_000, 100_000]):
         result = measure(shape, size, options.rounds)
         results.append(result)
         print(json.dumps(result, indent=1), flush=True)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 
 import workbench
+from tools.neo4j.server import Endpoint
 from workbench import Event, RetrievalConfig, SessionConfig, WorkbenchError, cli
 from workbench.core import event as rules
 from workbench.core.retrieval.explanation import COLUMNS
@@ -41,7 +42,9 @@ DOCS = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")
 DOCUMENTS = (*READMES, "CONTRIBUTING.md", *DOCS)
 
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SHOWN = ("text", "mermaid")
+_SHOWN = ("text", "mermaid", "cypher")
+_PLAYGROUND = "neo4j://127.0.0.1:7687"
+"""What ``make neo4j`` starts; the tests' own server stands in for it, and where there is none such lines are only parsed."""
 _TARGETS = re.findall(r"^([a-z]+):.*?##", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 _ROOMS = r"(?:docs|tests|workbench|core|benchmarks|notebooks|data|tools|\.ci)"
 
@@ -77,10 +80,6 @@ def prose(document: str) -> str:
 
 
 # -- running -------------------------------------------------------------------------------------------------------------
-
-
-def refuse(*_: object) -> None:
-    raise AssertionError("the documentation must run without a network")
 
 
 def run_python(document: str, block: Block, namespace: dict[str, Any]) -> str:
@@ -140,6 +139,9 @@ def run_line(line: str) -> str:
         os.environ[name] = value
         return ""
     if words[0] == "workbench":
+        if _PLAYGROUND in (*words, os.environ[cli.LIBRARY_VARIABLE]):  # there is no server
+            cli._parser().parse_args(words[1:])
+            return ""
         return run_workbench(words[1:], status=status)
     check_program(words)
     return ""
@@ -153,11 +155,16 @@ def run_console(block: Block) -> None:
         assert run_line(command) == expected, command
 
 
-def run(document: str) -> Iterator[tuple[Block, str]]:
-    """Run a document's blocks in the present folder, and yield each ``text`` block with what was printed before it."""
+def run(document: str, server: str | None) -> Iterator[tuple[Block, str]]:
+    """Run a document's blocks in the present folder, and yield each ``text`` block with what was printed before it.
+
+    :param document: its path.
+    :param server: stands in for ``_PLAYGROUND``; without one, Python blocks that name it are left out.
+    """
     namespace: dict[str, Any] = {"__name__": "documentation"}
     printed = ""
-    for block in blocks(document):
+    for written in blocks(document):
+        block = dataclasses.replace(written, content=written.content.replace(_PLAYGROUND, server or _PLAYGROUND))
         if block.language == "text":
             yield block, printed
             printed = ""
@@ -166,13 +173,15 @@ def run(document: str) -> Iterator[tuple[Block, str]]:
         if block.name:
             Path(block.name).parent.mkdir(parents=True, exist_ok=True)
             Path(block.name).write_text(block.content, "utf-8")
-        elif block.language == "python":
+        elif block.language == "python" and _PLAYGROUND not in block.content:
             printed = run_python(document, block, namespace)
         elif block.language == "console":
             run_console(block)
         elif block.language == "sh":
             for line in block.content.replace("\\\n", " ").splitlines():
                 run_line(line)
+        elif block.language == "python":
+            compile(block.content, document, "exec")
         elif block.language == "json":
             json.loads(block.content)
         else:
@@ -181,20 +190,39 @@ def run(document: str) -> Iterator[tuple[Block, str]]:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an empty folder, without a network, a terminal or an address from outside."""
+def server(request: pytest.FixtureRequest) -> str | None:
+    """Return the address of a server to stand in for the one of ``make neo4j``, or None where none is to be had."""
+    try:
+        endpoint: Endpoint = request.getfixturevalue("neo4j_server")
+    except pytest.skip.Exception:
+        return None
+    return endpoint.address
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str | None) -> None:
+    """Work in an empty folder, without a network but that server, a terminal or an address from outside."""
+
+    def only_server(real: Callable[..., Any], port_of: Callable[..., object]) -> Callable[..., Any]:
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            if server is None or not server.endswith(f":{port_of(*arguments)}"):
+                raise AssertionError("the documentation must run without a network")
+            return real(*arguments, **options)
+
+        return guarded
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", only_server(socket.socket.connect, lambda _, where: where[1]))
+    monkeypatch.setattr(socket, "getaddrinfo", only_server(socket.getaddrinfo, lambda _, port, *rest: port))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    for name, value in ((cli.LIBRARY_VARIABLE, ""), (cli.KEY_VARIABLE, ""), ("COLUMNS", "120")):
+    for name, value in ((cli.LIBRARY_VARIABLE, ""), (cli.KEY_VARIABLE, ""), (cli.AUTH_VARIABLE, ""), ("COLUMNS", "120")):
         monkeypatch.setenv(name, value)
 
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_block_runs_and_prints_what_is_shown(document: str) -> None:
-    for block, printed in run(document):
+def test_every_block_runs_and_prints_what_is_shown(document: str, server: str | None) -> None:
+    for block, printed in run(document, server):
         assert printed == block.content, f"{document}:{block.line}"
 
 
@@ -343,7 +371,7 @@ def test_the_readmes_say_the_same() -> None:
 def renew(document: str) -> bool:
     """Write what the blocks of a document print into its ``text`` blocks; return whether something changed."""
     text, shift = read(document), 0
-    for block, printed in run(document):
+    for block, printed in run(document, None):
         start, end = block.place
         text = text[: start + shift] + printed + text[end + shift :]
         shift += len(printed) - (end - start)
@@ -353,6 +381,6 @@ def renew(document: str) -> bool:
 
 
 if __name__ == "__main__":
-    for document in DOCUMENTS:
+    for document in (each for each in DOCUMENTS if _PLAYGROUND not in read(each).partition("```python")[2]):
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             print(document, "changed" if renew(document) else "as it was")

@@ -1,12 +1,14 @@
 """The facade that ties a store, an embedder, sessions and the clock together (api.md)."""
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
+from urllib.parse import urlsplit
 
 from workbench.core.chunking import Chunker, FixedChunker
 from workbench.core.config import Config
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.core.tools import Tools
 
 LABELS = ("Event", "Person", "Concept")
+SERVER_SCHEMES = ("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc")
 _SHOWN = ("visible", "superseded")
 _LARGEST = 2**53
 """No text, page or batch is longer; a store can count to it."""
@@ -49,11 +52,12 @@ def open_memory(
 ) -> "Memory":
     """Open a library, and create it where it does not exist.
 
-    :param address: ``sqlite:///relative/file.db``, ``sqlite:////absolute/file.db`` or ``sqlite://`` (private, in memory).
+    :param address: ``sqlite:///relative/file.db``, ``sqlite:////absolute/file.db`` or ``sqlite://`` (private, in memory);
+        ``neo4j://host:7687`` or ``bolt://…`` for a server, with ``+s`` for TLS and ``+ssc`` for TLS with any certificate.
     :param namespace: the library inside the store; nothing crosses it.
     :param embedder: what makes vectors; None means the bundled offline model, loaded when a call first needs it.
-    :param auth: for a server; none is asked of a file.
-    :param database: for a server; a file has none.
+    :param auth: user and password for a server; None where it asks for none, and for a file.
+    :param database: of a server; None means the user's own. A file has none.
     :param config: all constants.
     :param chunker: for experiments: a callable text -> spans with a ``name``; None means the config's 800/120.
     :param clock: returns the present time, aware; None means the machine's, in UTC.
@@ -62,37 +66,88 @@ def open_memory(
     :raises InvalidRequest: if an argument can not be used.
     :raises StoreUnavailable: if the store can not be opened.
     """
-    from workbench.core.stores.sqlite import SQLiteStore
-
     check_id(namespace, "namespace")
     config = config or Config()
     if not isinstance(config, Config):
         raise InvalidRequest("config must be a workbench.Config.")
-    if auth is not None or database is not None:
-        raise InvalidRequest("auth and database belong to a server; a sqlite:// address takes neither.")
     if embedder is not None and not all(callable(getattr(embedder, name, None)) for name in ("embed_documents", "embed_query")):
         raise InvalidRequest("embedder must have embed_documents and embed_query, such as those of workbench.embedders.")
     if chunker is not None:
         if not callable(chunker):
             raise InvalidRequest("chunker must be a callable text -> sequence of (start, end), with a name.")
         check_id(getattr(chunker, "name", None), "the chunker's name, by which the library records how it was cut,")
-    path = _sqlite_path(address)
-    if path is None and read_only:
-        raise InvalidRequest("a private library in memory is empty when opened; read_only makes no sense for it.")
-    store = SQLiteStore(path, namespace=namespace, read_only=read_only)
+    store = _open_store(address, namespace=namespace, auth=auth, database=database, read_only=read_only)
     fixed = FixedChunker(config.retrieval.chunk_size, config.retrieval.chunk_overlap)
     return Memory(store, embedder=embedder, config=config, chunker=chunker or fixed, clock=clock or now_utc)
 
 
-def _sqlite_path(address: str) -> Path | None:
+def _open_store(address: str, *, namespace: str, auth: object, database: object, read_only: bool) -> Store:
     scheme, separator, rest = address.partition("://") if isinstance(address, str) else ("", "", "")
-    if scheme != "sqlite" or not separator:
-        raise InvalidRequest("the address must begin with sqlite://, such as sqlite:///demo/memory.db.")
+    if separator and scheme == "sqlite":
+        from workbench.core.stores.sqlite import SQLiteStore
+
+        if auth is not None or database is not None:
+            raise InvalidRequest("auth and database belong to a server; a sqlite:// address takes neither.")
+        path = _sqlite_path(rest)
+        if path is None and read_only:
+            raise InvalidRequest("a private library in memory is empty when opened; read_only makes no sense for it.")
+        return SQLiteStore(path, namespace=namespace, read_only=read_only)
+    if separator and scheme in SERVER_SCHEMES:
+        address, above = _server(address)
+        credentials, name = _credentials(auth), _database(database)
+
+        from workbench.core.stores.neo4j import Neo4jStore
+
+        return Neo4jStore(
+            address, namespace=namespace, auth=credentials, database=name, read_only=read_only, approximate_above=above
+        )
+    raise InvalidRequest(
+        "the address must begin with sqlite:// or neo4j://, such as sqlite:///demo/memory.db or neo4j://host:7687."
+    )
+
+
+def _sqlite_path(rest: str) -> Path | None:
     if rest in ("", "/:memory:"):
         return None
     if not rest.startswith("/") or rest == "/" or "?" in rest or "\0" in rest:
         raise InvalidRequest("a sqlite address is sqlite:///relative/file.db or sqlite:////absolute/file.db, without options.")
     return Path(rest[1:])
+
+
+def _server(address: str) -> tuple[str, int | None]:
+    """Return the address of a server without its option, and the option: ``?approximate_above=<chunks>`` (docs/scaling.md).
+
+    No message repeats the address, for it may hold a password.
+    """
+    try:
+        parts = urlsplit(address)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if "@" in address:
+        raise InvalidRequest("an address holds no user and no password; give auth=(user, password) instead.")
+    if not usable:
+        raise InvalidRequest("the address of a server is neo4j://host:port or bolt://host:port.")
+    if parts.path or parts.fragment:
+        raise InvalidRequest("the address of a server ends with its port; give the name of a database as database=.")
+    option = re.fullmatch(r"approximate_above=([0-9]{1,12})", parts.query)
+    if parts.query and option is None:
+        raise InvalidRequest("the only option of a server's address is ?approximate_above=<number of chunks>.")
+    return address.partition("?")[0], int(option[1]) if option else None
+
+
+def _credentials(auth: object) -> tuple[str, str] | None:
+    if auth is None:
+        return None
+    if not isinstance(auth, tuple | list) or len(auth) != 2 or not all(isinstance(each, str) and each for each in auth):
+        raise InvalidRequest("auth must be (user, password), two strings, or None.")
+    return auth[0], auth[1]
+
+
+def _database(database: object) -> str | None:
+    if database is not None:
+        check_id(database, "database")
+    return cast("str | None", database)
 
 
 class Memory:
