@@ -214,7 +214,7 @@ class Searcher:
             return _Decided(found, _NO_TERMS, np.empty((len(found.candidates), 0), np.int64), TermFinder(_NO_TERMS))
         candidates, summaries, exact = self._recall(view, origin.vector, mask)
         terms = query_terms(origin.question)
-        frequencies, lengths = self.store.frequencies([each.id for each in candidates], terms.keys)
+        frequencies, lengths = self.index.frequencies([each.id for each in candidates], terms.keys)
 
         def similarity(rows: Sequence[int]) -> NDArray[np.float64]:
             chosen = summaries(rows).astype(np.float64)
@@ -243,7 +243,7 @@ class Searcher:
         chosen = sorted(fresh[:cut], key=number_order)
         origin, terms = cursor.origin, query_terms(cursor.origin.question or "")
         candidates = _neighbours(view, chosen, origin.vector)
-        frequencies, _ = self.store.frequencies(chosen, terms.keys)
+        frequencies, _ = self.index.frequencies(chosen, terms.keys)
         decision = Decision(candidates, candidates, weights=rarity(frequencies))
         delivery = _Delivery(
             self, turn, view, _Decided(decision, terms, frequencies, TermFinder(terms)), origin, cursor.chain, "nearby"

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from workbench.core.chunking import Span
 from workbench.core.errors import ModelMismatch
 from workbench.core.event import Event, StoredEvent, normalise_name
-from workbench.core.retrieval.coverage import Frequencies
-from workbench.core.text import Keys, TermCounts
+from workbench.core.stores.term_blobs import Row as TermRow
+from workbench.core.text import TermCounts
 
 Floats = NDArray[np.float32]
 ENTITY_LABELS = ("Concept", "Person")
@@ -256,8 +256,8 @@ class Store(Protocol):
     def page(self, event_id: str, start: int, limit: int) -> Page | None:
         """Return ``content[start:start + limit]`` of an event, or None."""
 
-    def frequencies(self, event_ids: Sequence[str], keys: Keys) -> tuple[Frequencies, NDArray[np.int64]]:
-        """Return how often each event has each term, shape (events, terms), and each event's number of term occurrences."""
+    def terms(self, event_ids: Sequence[str]) -> list[TermRow]:
+        """Return the packed terms of those events, in any order."""
 
     def texts(self, since: int) -> tuple[Library, Iterator[Event]]:
         """Return the record, and all events changed after revision ``since``, hidden ones too."""

@@ -13,10 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.core.chunking import Span
+from workbench.core.retrieval.coverage import Frequencies
 from workbench.core.retrieval.neighbours import number_order, place_of
 from workbench.core.retrieval.pipeline import Columns
 from workbench.core.retrieval.recall import Blocks, Floats, Mask
 from workbench.core.stores.base import Changes, EntityRows, EventRows, Library, Nearest, Store
+from workbench.core.stores.term_blobs import frequencies_in
+from workbench.core.stores.term_cache import TermCache
+from workbench.core.text import Keys
 
 _SPARE = 1 / 8
 """A full array grows by this share, so that memory stays near its content."""
@@ -157,6 +161,7 @@ class VectorIndex:
         self._lock = threading.Lock()
         self._view: View | None = None
         self._nearest: Nearest | None = None
+        self._terms = TermCache()
 
     def current(self) -> View:
         """Return a view at the store's present revision; other processes' writes are seen."""
@@ -174,10 +179,16 @@ class VectorIndex:
                     whole = source.changes(0)
                     assert whole is not None
                     changes = whole
+                self._terms.drop(None)
                 self._view = _load(changes, self._nearest)
             else:
+                self._terms.drop([*changes.events.ids, *changes.removed])
                 self._view = _append(self._view, changes)
             return self._view
+
+    def frequencies(self, event_ids: Sequence[str], keys: Keys) -> tuple[Frequencies, NDArray[np.int64]]:
+        """Return how often each event has each term, shape (events, terms), and each event's number of term occurrences."""
+        return frequencies_in(self._terms.rows(event_ids, self._store.terms), event_ids, keys)
 
     def _outgrown(self) -> bool:
         """Return whether the library has more chunks than its store wants to be held in memory."""

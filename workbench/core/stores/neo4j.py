@@ -5,12 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import neo4j
-import numpy as np
-from numpy.typing import NDArray
 
 from workbench.core.errors import StoreUnavailable
 from workbench.core.event import Event, StoredEvent
-from workbench.core.retrieval.coverage import Frequencies
 from workbench.core.stores import neo4j_checks, neo4j_writes
 from workbench.core.stores import neo4j_queries as queries
 from workbench.core.stores.base import (
@@ -40,8 +37,7 @@ from workbench.core.stores.neo4j_reading import (
     rows,
 )
 from workbench.core.stores.neo4j_rows import SHOWN, PassageRow, TextRow, full_key, passage_row, term_row, text_row
-from workbench.core.stores.term_blobs import frequencies_in
-from workbench.core.text import Keys
+from workbench.core.stores.term_blobs import Row as TermRow
 
 Value = TypeVar("Value")
 _PAGE = 64
@@ -155,10 +151,10 @@ class Neo4jStore:
             return None
         return Page(stored.event.content[start : start + limit], len(stored.event.content), stored.visibility)
 
-    def frequencies(self, event_ids: Sequence[str], keys: Keys) -> tuple[Frequencies, NDArray[np.int64]]:
-        """See :meth:`Store.frequencies`."""
-        found = self._read_rows(queries.TERMS, ids=list(event_ids))
-        return frequencies_in([term_row(event_id, packed) for event_id, packed in found], event_ids, keys)
+    def terms(self, event_ids: Sequence[str]) -> list[TermRow]:
+        """See :meth:`Store.terms`."""
+        ((found,),) = self._read_rows(queries.TERMS, ids=list(event_ids))
+        return [term_row(event_id, packed) for event_id, packed in found]
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -213,8 +209,7 @@ class Neo4jStore:
         return True
 
     def _everything(self) -> Gathered:
-        start = read_library(self._connection, self._namespace)
-        return gather(self._connection, self._namespace, 0, query=queries.WHOLE_EVENTS, start=start)
+        return gather(self._connection, self._namespace, 0, query=queries.DUMP)
 
     def dump(self) -> tuple[Library, list[EmbeddedName], Iterator[Prepared]]:
         """See :meth:`Store.dump`."""

@@ -46,6 +46,7 @@ CONSTRAINT_NAMES: Final = "SHOW CONSTRAINTS YIELD name WHERE name STARTS WITH 'w
 
 OPENING: Final = """
 MATCH (library:Library)
+WHERE library.namespace IS NOT NULL
 RETURN max(library.schema) AS schema, count(CASE WHEN library.namespace = $namespace THEN 1 END) AS own
 """
 CREATE_LIBRARY: Final = """
@@ -58,7 +59,7 @@ MATCH (library:Library {namespace: $namespace})
 LIBRARY: Final = (
     _LIBRARY
     + """
-RETURN library {.revision, .model, .dimension, .chunker, .last} AS library
+RETURN library {.revision, .model, .dimension, .chunker, .last} AS fields
 """
 )
 SETTLED_LIBRARY: Final = (
@@ -96,57 +97,9 @@ event {
     occurredTo: event.occurredTo.epochMillis * 1000 + event.occurredTo.microsecond % 1000
 } AS fields
 """
-_VECTORS: Final = """,
-    event.embedding AS embedding,
-    COLLECT {
-        MATCH (event)-[:HAS_SOURCE]->(source:EventSource)
-        WHERE source.ordinal IS NOT NULL
-        RETURN [source.ordinal, source.start, source.end, source.embedding]
-    } AS sources,
-    COLLECT {
-        MATCH (event)-[link:MENTIONS|INVOLVES]->(entity)
-        WHERE link.position IS NOT NULL AND entity.namespace = $namespace
-        RETURN [link.position, entity.key, link.name]
-    } AS links,
-    elementId(event) AS node
-"""
 _EVENTS: Final = """
 MATCH (event:Event {namespace: $namespace})
 """
-_CHANGED: Final = (
-    _EVENTS
-    + """
-WHERE event.changed > $since
-"""
-)
-CHANGED_EVENTS: Final = _CHANGED + "RETURN " + _FIELDS + _VECTORS
-WHOLE_EVENTS: Final = (
-    CHANGED_EVENTS
-    + """,
-    event.content AS content,
-    COLLECT { MATCH (event)-[:HAS_TERMS]->(terms:EventTerms) RETURN terms.terms } AS terms
-"""
-)
-LIGHT_EVENTS: Final = (
-    _CHANGED
-    + "RETURN "
-    + _FIELDS
-    + """,
-    null AS embedding,
-    COLLECT {
-        MATCH (event)-[:HAS_SOURCE]->(source:EventSource)
-        WHERE source.ordinal IS NOT NULL
-        RETURN [source.ordinal, source.start, source.end, CASE WHEN source.embedding IS NOT NULL THEN [] END]
-    } AS sources,
-    COLLECT {
-        MATCH (event)-[link:MENTIONS|INVOLVES]->(entity)
-        WHERE link.position IS NOT NULL AND entity.namespace = $namespace
-        RETURN [link.position, entity.key, link.name]
-    } AS links,
-    elementId(event) AS node
-"""
-)
-"""CHANGED_EVENTS without vectors."""
 EVENT: Final = "MATCH (event:Event {namespace: $namespace, id: $id}) RETURN " + _FIELDS + ", event.content AS content"
 EVENT_PAGE: Final = (
     _EVENTS
@@ -194,8 +147,9 @@ RETURN substring(content, $start, $limit) AS text, size(content) AS size, event.
 TERMS: Final = """
 MATCH (terms:EventTerms {namespace: $namespace})
 WHERE terms.eventId IN $ids
-RETURN terms.eventId, terms.terms
+RETURN collect([terms.eventId, terms.terms]) AS found
 """
+"""All in one record: 78 records took twice as long."""
 EVENT_STATES: Final = (
     _EVENTS
     + """
@@ -225,11 +179,6 @@ RETURN count(*) AS events,
     count(CASE WHEN NOT event.chunked THEN 1 END) AS unchunked
 """
 )
-REMOVALS: Final = """
-MATCH (removal:Removal {namespace: $namespace})
-WHERE removal.changed > $since
-RETURN removal.id, removal.changed
-"""
 ORPHANS: Final = """
 MATCH (part:EventSource|EventTerms {namespace: $namespace})
 WHERE NOT EXISTS { (:Event {namespace: $namespace})-[:HAS_SOURCE|HAS_TERMS]->(part) }
@@ -265,17 +214,83 @@ RETURN event.id AS id, event.seals AS seals, event.embedding AS embedding, COLLE
 """
 )
 
-# -- entities ------------------------------------------------------------------------------------------------------------
+# -- what changed after a revision: all kinds of nodes in one round trip, the library before and after ------------------------
 
-CHANGED_ENTITIES: Final = """
+_BEFORE: Final = """
+MATCH (library:Library {namespace: $namespace})
+RETURN 'Library' AS kind, null AS node, library {.revision, .model, .dimension, .chunker, .last} AS fields, null AS parts
+UNION ALL
+MATCH (event:Event {namespace: $namespace})
+WHERE event.changed > $since
+RETURN 'Event' AS kind, elementId(event) AS node,
+"""
+_LINKS: Final = """
+    links: COLLECT {
+        MATCH (event)-[link:MENTIONS|INVOLVES]->(entity)
+        WHERE link.position IS NOT NULL AND entity.namespace = $namespace
+        RETURN [link.position, entity.key, link.name]
+    },
+"""
+_SOURCES: Final = """
+    embedding: event.embedding,
+    sources: COLLECT {
+        MATCH (event)-[:HAS_SOURCE]->(source:EventSource)
+        WHERE source.ordinal IS NOT NULL
+        RETURN [source.ordinal, source.start, source.end, source.embedding]
+    }
+"""
+_AFTER: Final = """
+} AS parts
+UNION ALL
 MATCH (entity:Concept {namespace: $namespace})
 WHERE entity.changed > $since
-RETURN 'Concept' AS label, entity {.key, .changed, .id, .nameKey, .name, .embedding, .seal} AS fields, elementId(entity) AS node
+RETURN 'Concept' AS kind, elementId(entity) AS node, entity {.key, .changed, .id, .nameKey, .name, .embedding, .seal} AS fields,
+    null AS parts
 UNION ALL
 MATCH (entity:Person {namespace: $namespace})
 WHERE entity.changed > $since
-RETURN 'Person' AS label, entity {.key, .changed, .id, .nameKey, .name, .embedding, .seal} AS fields, elementId(entity) AS node
+RETURN 'Person' AS kind, elementId(entity) AS node, entity {.key, .changed, .id, .nameKey, .name, .embedding, .seal} AS fields,
+    null AS parts
+UNION ALL
+MATCH (removal:Removal {namespace: $namespace})
+WHERE removal.changed > $since
+RETURN 'Removal' AS kind, null AS node, removal {.id, .changed} AS fields, null AS parts
+UNION ALL
+MATCH (library:Library {namespace: $namespace})
+RETURN 'Library' AS kind, null AS node, library {.revision, .model, .dimension, .chunker, .last} AS fields, null AS parts
 """
+CHANGES: Final = _BEFORE + _FIELDS + ", {" + _LINKS + _SOURCES + _AFTER
+DUMP: Final = (
+    _BEFORE
+    + _FIELDS
+    + ", {"
+    + _LINKS
+    + """
+    content: event.content,
+    terms: COLLECT { MATCH (event)-[:HAS_TERMS]->(terms:EventTerms) RETURN terms.terms },
+"""
+    + _SOURCES
+    + _AFTER
+)
+"""CHANGES with texts and terms."""
+LIGHT_CHANGES: Final = (
+    _BEFORE
+    + _FIELDS
+    + ", {"
+    + _LINKS
+    + """
+    sources: COLLECT {
+        MATCH (event)-[:HAS_SOURCE]->(source:EventSource)
+        WHERE source.ordinal IS NOT NULL
+        RETURN [source.ordinal, source.start, source.end, CASE WHEN source.embedding IS NOT NULL THEN [] END]
+    }
+"""
+    + _AFTER
+)
+"""CHANGES without the vectors of events and chunks."""
+
+# -- entities ------------------------------------------------------------------------------------------------------------
+
 NAMES: Final = """
 MATCH (entity:Concept {namespace: $namespace})
 WHERE entity.changed > 0
@@ -357,8 +372,9 @@ SET terms.terms = row.terms
 MERGE (event)-[:HAS_TERMS]->(terms)
 """
 DELETE_SOURCES: Final = """
-UNWIND $ids AS id
-MATCH (:Event {namespace: $namespace, id: id})-[:HAS_SOURCE]->(source:EventSource)
+UNWIND $rows AS row
+MATCH (:Event {namespace: $namespace, id: row.eventId})-[:HAS_SOURCE]->(source:EventSource)
+WHERE source.ordinal >= row.chunks
 DETACH DELETE source
 """
 DELETE_LINKS: Final = """
@@ -369,8 +385,9 @@ DELETE link
 WRITE_SOURCES: Final = """
 UNWIND $rows AS row
 MATCH (event:Event {namespace: $namespace, id: row.eventId})
-CREATE (event)-[:HAS_SOURCE]->(source:EventSource)
-SET source = row, source.namespace = $namespace
+MERGE (source:EventSource {namespace: $namespace, eventId: row.eventId, ordinal: row.ordinal})
+SET source.start = row.start, source.end = row.end, source.embedding = row.embedding
+MERGE (event)-[:HAS_SOURCE]->(source)
 """
 WRITE_MENTIONS: Final = """
 UNWIND $rows AS row

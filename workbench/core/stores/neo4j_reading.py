@@ -16,7 +16,7 @@ import neo4j
 
 from workbench.core.errors import StoreUnavailable
 from workbench.core.stores import neo4j_queries as queries
-from workbench.core.stores.base import Changes, Library
+from workbench.core.stores.base import ENTITY_LABELS, Changes, Library
 from workbench.core.stores.neo4j_connection import Connection
 from workbench.core.stores.neo4j_rows import (
     EntityRow,
@@ -81,7 +81,7 @@ def read_library(connection: Connection, namespace: str) -> LibraryRow:
 
     def read() -> LibraryRow:
         found = connection.read(queries.LIBRARY, maps, namespace=namespace)
-        return library_row(namespace, found[0]["library"] if found else None)
+        return library_row(namespace, found[0]["fields"] if found else None)
 
     return read_whole(read, lambda row: row.whole)
 
@@ -91,20 +91,21 @@ def read_settled_library(connection: Connection, namespace: str) -> Library:
 
     def read() -> tuple[LibraryRow, bool]:
         found = connection.read(queries.SETTLED_LIBRARY, maps, namespace=namespace)
-        row = library_row(namespace, found[0]["library"] if found else None)
+        row = library_row(namespace, found[0]["fields"] if found else None)
         return row, row.whole and (not found or found[0]["events"] == row.last[0])
 
     return read_whole(read, lambda found: found[1])[0].library
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reading:
-    """One pass over all that changed after a revision."""
+    """One pass over all that changed after a revision, with the library's record before and after it."""
 
     since: int
-    events: dict[str, EventRow]
-    entities: dict[str, EntityRow]
-    removals: list[Removal]
+    records: list[LibraryRow] = field(default_factory=list)
+    events: dict[str, EventRow] = field(default_factory=dict)
+    entities: dict[str, EntityRow] = field(default_factory=dict)
+    removals: list[Removal] = field(default_factory=list)
 
     def prints(self) -> object:
         """Return what is equal for two passes that saw the same."""
@@ -116,13 +117,14 @@ class _Reading:
 class Gathered:
     """All that changed after a revision, at one moment."""
 
-    library: Library
+    library: Library = field(init=False)
     events: dict[str, EventRow] = field(default_factory=dict)
     entities: dict[str, EntityRow] = field(default_factory=dict)
     removals: dict[str, int] = field(default_factory=dict)
 
     def add(self, reading: _Reading) -> None:
-        """Take over newer rows, and drop what was removed since they were read."""
+        """Take over a pass, and drop what was removed since it was read."""
+        self.library = reading.records[-1].library
         self.events |= reading.events
         self.entities |= reading.entities
         self.removals |= dict(sorted(reading.removals, key=lambda removal: removal[1]))
@@ -148,59 +150,56 @@ class Gathered:
         return sorted(self.entities.values(), key=lambda row: (row.fields["key"], row.node))
 
 
-def gather(connection: Connection, namespace: str, since: int, *, query: str, start: LibraryRow) -> Gathered:
+def gather(connection: Connection, namespace: str, since: int, *, query: str) -> Gathered:
     """Read all that changed after a revision until it is of one moment.
 
     :param connection: to the server.
     :param namespace: of the library.
     :param since: the revision; 0 for everything.
-    :param query: ``CHANGED_EVENTS``, or ``WHOLE_EVENTS`` for texts and terms as well.
-    :param start: the library's record, read before.
+    :param query: ``CHANGES``, or another one of its form.
     :return: the rows with the record that they belong to.
     :raises StoreUnavailable: if the library never stands still.
     """
-    gathered, before, after, last = Gathered(start.library), start, since, None
+    gathered, after, last = Gathered(), since, None
     for pause in pauses():
         reading = _read(connection, namespace, after, query)
         gathered.add(reading)
-        now = read_library(connection, namespace)
-        again = reading.prints()
-        if now == before and (gathered.whole(now) or (again == last and pause >= _LONG)):
-            gathered.library = now.library
+        before, now = reading.records
+        seen = reading.prints()
+        if before == now and (gathered.whole(now) or (seen == last and pause >= _LONG)):
             return gathered
-        after, last = max(since, before.library.revision - 1), again
-        before = now
+        after, last = max(since, before.library.revision - 1), seen
         time.sleep(pause)
     raise restless()
 
 
 def _read(connection: Connection, namespace: str, since: int, query: str) -> _Reading:
-    def events(result: neo4j.Result) -> dict[str, EventRow]:
-        found = (event_row(dict(record)) for record in result)
-        return {row.node: row for row in found}
+    def consume(result: neo4j.Result) -> _Reading:
+        reading = _Reading(since)
+        for kind, node, fields, parts in result:
+            if kind == "Event":
+                reading.events[node] = event_row(node, fields, parts)
+            elif kind in ENTITY_LABELS:
+                reading.entities[node] = entity_row(node, kind, fields)
+            elif kind == "Removal":
+                reading.removals.append((fields["id"], fields["changed"]))
+            else:
+                reading.records.append(library_row(namespace, fields))
+        missing = 2 - len(reading.records)
+        reading.records += [library_row(namespace, None)] * missing
+        return reading
 
-    def entities(result: neo4j.Result) -> dict[str, EntityRow]:
-        found = (entity_row(dict(record)) for record in result)
-        return {row.node: row for row in found}
-
-    where: dict[str, object] = {"namespace": namespace, "since": since}
-    return _Reading(
-        since,
-        connection.read(query, events, **where),
-        connection.read(queries.CHANGED_ENTITIES, entities, **where),
-        [(event_id, changed) for event_id, changed in connection.read(queries.REMOVALS, rows, **where)],
-    )
+    return connection.read(query, consume, namespace=namespace, since=since)
 
 
 def read_changes(connection: Connection, namespace: str, since: int, *, vectors: bool = True) -> Changes | None:
     """Return what changed after a revision, or None if nothing did; ``vectors`` says whether those of events come along."""
-    start = read_library(connection, namespace)
-    if start.library.revision == since:
+    revision = read_library(connection, namespace).library.revision
+    if revision == since:
         return None
-    whole = since <= 0 or since > start.library.revision
-    query = queries.CHANGED_EVENTS if vectors else queries.LIGHT_EVENTS
-    gathered = gather(connection, namespace, 0 if whole else since, query=query, start=start)
-    return changes_of(gathered, whole=whole, vectors=vectors)
+    whole = since <= 0 or since > revision
+    query = queries.CHANGES if vectors else queries.LIGHT_CHANGES
+    return changes_of(gather(connection, namespace, 0 if whole else since, query=query), whole=whole, vectors=vectors)
 
 
 def changes_of(gathered: Gathered, *, whole: bool, vectors: bool) -> Changes:

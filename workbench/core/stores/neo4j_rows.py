@@ -258,22 +258,22 @@ class EventRow:
         return Prepared(event, embedded, fields["visibility"], fields["supersededBy"], fields["adoptions"])
 
 
-def event_row(record: Fields) -> EventRow:
-    """Return a row of ``CHANGED_EVENTS``, ``WHOLE_EVENTS`` or ``LIGHT_EVENTS`` with its seals checked."""
-    fields, content = record["fields"], record.get("content")
-    terms = record["terms"][0] if record.get("terms") else None
-    summary, links = floats(record["embedding"]), _links(record["links"])
-    sources = sorted(record["sources"], key=lambda source: source[0])
-    spans = tuple((start, end) for _, start, end, _ in sources)
+def event_row(node: str, fields: Fields, parts: Fields) -> EventRow:
+    """Return an event as ``CHANGES``, ``DUMP`` or ``LIGHT_CHANGES`` has it, with its seals checked."""
+    content, embedding = parts.get("content"), parts.get("embedding")
+    terms = parts["terms"][0] if parts.get("terms") else None
+    summary, links = floats(embedding), _links(parts["links"])
+    sources = sorted(parts["sources"], key=lambda source: source[0])
+    ordinals, spans = tuple(source[0] for source in sources), tuple((start, end) for _, start, end, _ in sources)
     vectors = tuple(None if vector is None else floats(vector) for *_, vector in sources)
     seal, names = vector_seal(summary, spans, vectors), [*fields["concepts"], *fields["persons"]]
-    sealed = record["embedding"] is None or seal == fields["seals"][1]  # without vectors there is nothing to compare
-    whole = _fields_whole(fields) and sealed and len(spans) == fields["chunks"] and _spelled(links) == names
-    if whole and content is not None:
-        whole = _text_whole(fields, content) and terms is not None and terms_seal(terms) == fields["seals"][2]
+    whole = _fields_whole(fields) and len(spans) == fields["chunks"] and _spelled(links) == names
+    if whole and "embedding" in parts:
+        whole = seal == fields["seals"][1]
+    if whole and "content" in parts:
+        whole = _text_whole(fields, content or "") and terms is not None and terms_seal(terms) == fields["seals"][2]
     seen = _hash(_json([*map(fields.get, SEALED), seal, links]), text_hash(content or ""), terms or b"")
-    ordinals = tuple(source[0] for source in sources)
-    return EventRow(record["node"], fields, summary, ordinals, spans, vectors, links, content, terms, whole, seen)
+    return EventRow(node, fields, summary, ordinals, spans, vectors, links, content, terms, whole, seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +318,11 @@ class EntityRow:
         return EmbeddedName(self.label, full_key(self.fields), self.fields["name"], self.vector, self.fields["id"])
 
 
-def entity_row(record: Fields) -> EntityRow:
-    """Return a row of ``CHANGED_ENTITIES`` with its seal checked."""
-    fields, vector = record["fields"], floats(record["fields"]["embedding"])
+def entity_row(node: str, label: str, fields: Fields) -> EntityRow:
+    """Return a concept or person as ``CHANGES`` has it, with its seal checked."""
+    vector = floats(fields["embedding"])
     seal = entity_seal(fields, vector)
-    return EntityRow(record["node"], record["label"], fields, vector, seal == fields["seal"], seal)
+    return EntityRow(node, label, fields, vector, seal == fields["seal"], seal)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------------

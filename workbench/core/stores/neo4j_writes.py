@@ -297,8 +297,10 @@ def _write_events(change: Change, events: Mapping[str, Prepared]) -> None:
     for some in batches(list(events.items()), _BATCH):
         rows = [_event_row(change, prepared, states.get(event_id), next(keys)) for event_id, prepared in some]
         change.run(queries.WRITE_EVENTS, rows=rows)
-    _delete_parts(change, list(states))
-    _write_parts(change, {event_id: prepared.embedded for event_id, prepared in events.items()})
+    embedded = {event_id: prepared.embedded for event_id, prepared in events.items()}
+    _write_sources(change, embedded, known=list(states))
+    _write_terms(change, embedded)
+    change.run_batches(queries.DELETE_LINKS, list(states), name="ids")
     _write_links(change, events)
     change.changed_events += len(events)
 
@@ -328,17 +330,10 @@ def _properties(fields: dict[str, Any], embedded: Embedded) -> dict[str, object]
     return kept | times | {"embedding": embedded.summary.tolist(), "seals": [event_seal(fields, parts), *parts]}
 
 
-def _delete_parts(change: Change, event_ids: Sequence[str]) -> None:
-    change.run_batches(queries.DELETE_SOURCES, event_ids, name="ids")
-    change.run_batches(queries.DELETE_LINKS, event_ids, name="ids")
-
-
-def _write_parts(change: Change, events: Mapping[str, Embedded]) -> None:
-    """Write chunks and terms."""
-    change.run_batches(
-        queries.WRITE_TERMS,
-        [{"eventId": event_id, "terms": packed_terms(embedded.terms)} for event_id, embedded in events.items()],
-    )
+def _write_sources(change: Change, events: Mapping[str, Embedded], known: Sequence[str]) -> None:
+    """Write chunks over those that known events have, and delete what is left of these."""
+    counts = [{"eventId": event_id, "chunks": len(events[event_id].spans or ())} for event_id in known]
+    change.run_batches(queries.DELETE_SOURCES, counts)
     sources = (
         (event_id, ordinal, span, vector)
         for event_id, embedded in events.items()
@@ -358,6 +353,11 @@ def _write_parts(change: Change, events: Mapping[str, Embedded]) -> None:
                 for event_id, ordinal, (start, end), vector in some
             ],
         )
+
+
+def _write_terms(change: Change, events: Mapping[str, Embedded]) -> None:
+    rows = [{"eventId": event_id, "terms": packed_terms(embedded.terms)} for event_id, embedded in events.items()]
+    change.run_batches(queries.WRITE_TERMS, rows)
 
 
 def _write_links(change: Change, events: Mapping[str, Prepared]) -> None:
@@ -419,9 +419,10 @@ def replace_vectors(
     for some in batches(events, _BATCH):
         rows = [_properties(fields | {"changed": change.revision}, embedded[fields["id"]]) for fields in some]
         change.run(queries.WRITE_EVENTS, rows=rows)
-    ids = [fields["id"] for fields in events]
-    change.run_batches(queries.DELETE_SOURCES, ids, name="ids")
-    _write_parts(change, {event_id: embedded[event_id] for event_id in ids})
+    own = {fields["id"]: embedded[fields["id"]] for fields in events}
+    _write_sources(change, own, known=list(own))
+    seals = {fields["id"]: fields["seals"] for fields in events}  # texts stay, and so do most terms
+    _write_terms(change, {each: new for each, new in own.items() if terms_seal(packed_terms(new.terms)) not in (seals[each] or ())})
     change.changed_events += len(events)
 
 

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workbench.core.errors import NotFound
 from workbench.core.event import Event, StoredEvent
-from workbench.core.retrieval.coverage import Frequencies
 from workbench.core.stores import sqlite_checks
 from workbench.core.stores.base import (
     ENTITY_LABELS,
@@ -43,8 +41,7 @@ from workbench.core.stores.sqlite_rows import (
     stored_events,
 )
 from workbench.core.stores.sqlite_writes import blob, check_successor, record, reserve_ids, write_embedded, write_event, write_names
-from workbench.core.stores.term_blobs import frequencies_in
-from workbench.core.text import Keys
+from workbench.core.stores.term_blobs import Row as TermRow
 
 
 class SQLiteStore:
@@ -135,16 +132,15 @@ class SQLiteStore:
             row = connection.execute(sql, (start + 1, limit, library, event_id)).fetchone()
             return Page(*row) if row else None
 
-    def frequencies(self, event_ids: Sequence[str], keys: Keys) -> tuple[Frequencies, NDArray[np.int64]]:
-        """See :meth:`Store.frequencies`."""
+    def terms(self, event_ids: Sequence[str]) -> list[TermRow]:
+        """See :meth:`Store.terms`."""
         sql = (
             "SELECT event.id, total, keys, counts FROM event JOIN event_terms ON event_terms.event = event.key "
             f"WHERE library = ? AND id IN ({marks(event_ids)})"
         )
         with self._file.reading() as connection:
             library, _ = self._library(connection)
-            rows = connection.execute(sql, (library, *event_ids)).fetchall()
-        return frequencies_in(rows, event_ids, keys)
+            return connection.execute(sql, (library, *event_ids)).fetchall()
 
     # -- events ------------------------------------------------------------------------------------------------------
 
