@@ -1,25 +1,33 @@
 """Moving a library from one store to another, and the digest by which the two are compared."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from tests.support import START, OpenLibrary, TableEmbedder, numbered
+import workbench
+from tests.support import START, Clock, OpenLibrary, TableEmbedder, numbered
 from tests.test_transfer import fill
 from workbench import Conflict, Event, InvalidRequest, Memory, ModelMismatch
 from workbench.copying import copy_library, library_digest
 
-Copies = Callable[[], tuple[Memory, Memory]]
 
-
-@pytest.fixture
-def pair(open_library: OpenLibrary) -> tuple[Memory, Memory]:
-    """Return a filled library and an empty one of another namespace."""
-    source = open_library(namespace="house")
-    fill(source)
-    return source, open_library(namespace="new house")
+@pytest.fixture(params=["the same store", "from SQLite", "to SQLite"])
+def pair(
+    request: pytest.FixtureRequest, open_library: OpenLibrary, store_kind: str, clock: Clock
+) -> Iterator[tuple[Memory, Memory]]:
+    """Return a filled library and an empty one, in one store or one of them in memory."""
+    if request.param == "the same store":
+        source, target = open_library(namespace="house"), open_library(namespace="new house")
+        fill(source)
+        yield source, target
+        return
+    with workbench.open_memory("sqlite://", embedder=TableEmbedder(), clock=clock) as beside:
+        here = open_library(namespace="house")
+        source, target = (beside, here) if request.param == "from SQLite" else (here, beside)
+        fill(source)
+        yield source, target
 
 
 def everything(memory: Memory) -> object:
