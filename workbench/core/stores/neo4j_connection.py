@@ -95,7 +95,7 @@ class Connection:
 
         :param query: a constant of ``neo4j_queries``.
         :param consume: reads the result; it may be called again with another one.
-        :param parameters: of the query.
+        :param **parameters: of the query.
         :return: what ``consume`` returned.
         :raises StoreUnavailable: if the server can not be asked.
         """
@@ -129,9 +129,9 @@ class Connection:
                     return value
                 except exceptions.IncompleteCommit as error:
                     doubt.append(error)
-                    if len(doubt) == _LOOKS:
+                    if self._closed or len(doubt) == _LOOKS:
                         raise
-                except (exceptions.DriverError, exceptions.Neo4jError):
+                except (exceptions.DriverError, exceptions.Neo4jError, StoreUnavailable):
                     if doubt:
                         raise doubt[0] from None
                     raise
@@ -164,7 +164,7 @@ class Connection:
         try:
             yield
         except (exceptions.DriverError, exceptions.Neo4jError, OSError) as error:
-            if self._closed:
+            if self._closed and not isinstance(error, exceptions.IncompleteCommit):
                 raise _closed() from None
             raise _translation(error, forbidden) from None
 
