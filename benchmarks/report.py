@@ -128,8 +128,67 @@ def peers() -> str:
     return table(["corpus", "pipeline", "recall_any@4", "MRR@4", "hit@1", "p50 ms"], rows)
 
 
+KINDS = ("plain", "filtered", "excluded")
+
+
+def server() -> str:
+    """A search on a Neo4j server beside the same one on the embedded store, and the difference in round trips."""
+    rows = []
+    for size in result("neo4j")["sizes"]:
+        search = size["search ms"]
+        pairs = [
+            f"{search[f'sqlite {kind}']['p50']:.2f} → {search[f'neo4j {kind}']['p50']:.2f} "
+            f"(+{search[f'neo4j {kind}']['round trips above sqlite p50']:.1f})"
+            for kind in KINDS
+        ]
+        others = [f"{search[name]['p50']:.1f}" for name in ("cypher cosine", "graphrag hybrid")]
+        rows.append([size["shape"], f"{size['chunks']:,}", f"{search['round trip']['p50']:.2f}", *pairs, *others])
+    head = ["events are", "chunks", "round trip", "plain", "with filters", "with exclusions", "Cypher cosine", "graphrag hybrid"]
+    return table(head, rows)
+
+
+def server_library() -> str:
+    """Saving on a server without a model, and opening with the index."""
+    rows = [
+        [size["shape"], f"{size['chunks']:,}", size["chunks saved per second"], f"{size['open and load s']:.2f} s"]
+        for size in result("neo4j")["sizes"]
+    ]
+    return table(["events are", "chunks", "chunks saved per second", "open and load"], rows)
+
+
+def server_quality() -> str:
+    """What the pipelines on a server find."""
+    rows = [
+        [corpus, name, *figures.values()] for corpus, own in result("neo4j")["quality"].items() for name, figures in own.items()
+    ]
+    return table(["corpus", "pipeline", "recall_any@4", "MRR@4", "hit@1", "p50 ms"], rows)
+
+
+def approximate() -> str:
+    """The share of the exact answer that is found where the server's vector index proposes the candidates."""
+    own = result("neo4j")["approximate"]
+    shares = [f"{share:.3f}" for share in own["recall"].values()]
+    times = [f"{own['ms'][name]['p50']:.1f}" for name in ("exact", "approximate")]
+    head = ["chunks", "questions", *own["recall"], "exact ms", "approximate ms"]
+    return table(head, [[f"{own['chunks']:,}", own["questions"], *shares, *times]])
+
+
 TABLES: dict[str, Callable[[], str]] = {
-    each.__name__: each for each in (weights, rule, parts, conversations, excerpts, latency, library, peers)
+    each.__name__: each
+    for each in (
+        weights,
+        rule,
+        parts,
+        conversations,
+        excerpts,
+        latency,
+        library,
+        peers,
+        server,
+        server_library,
+        server_quality,
+        approximate,
+    )
 }
 
 

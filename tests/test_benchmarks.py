@@ -18,7 +18,7 @@ def test_every_table_is_published(name: str) -> None:
     assert re.search(rf"<!-- begin {name} -->\n\|", text)
 
 
-@pytest.mark.parametrize("name", ["quality", "latency", "peers"])
+@pytest.mark.parametrize("name", ["quality", "latency", "peers", "neo4j"])
 def test_every_result_has_its_record(name: str) -> None:
     """Versions, platform, constants in force, state of the code, time and command: enough to repeat it."""
     record = report.result(name)["record"]
