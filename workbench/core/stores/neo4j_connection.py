@@ -28,6 +28,8 @@ FIRST_PATIENCE = 5.0
 CONNECT_SECONDS = 5.0
 WRITE_SECONDS = 600.0
 """After this the server ends a transaction, so that no writer that went silent keeps the others waiting for ever."""
+_RETRY_DELAY, _RETRY_GROWTH = 0.1, 1.2
+"""Seconds before a write is run again, and by how much that grows: the driver's own doubling would sleep on long after a server is back."""
 _LOOKS = 4
 """How often a transaction is run when its COMMIT was not answered."""
 _FETCH = 500
@@ -62,6 +64,8 @@ class Connection:
                 connection_timeout=CONNECT_SECONDS,
                 connection_acquisition_timeout=2 * CONNECT_SECONDS,
                 max_transaction_retry_time=PATIENCE,
+                initial_retry_delay=_RETRY_DELAY,
+                retry_delay_multiplier=_RETRY_GROWTH,
                 notifications_disabled_classifications=_QUIET,
                 telemetry_disabled=True,
                 user_agent="retrieval-workbench",
