@@ -8,6 +8,7 @@ import contextlib
 import os
 import ssl
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ CONNECT_SECONDS = 5.0
 WRITE_SECONDS = 600.0
 """After this the server ends a transaction, so that no writer that went silent keeps the others waiting for ever."""
 _RETRY_DELAY, _RETRY_GROWTH = 0.1, 1.2
-"""Seconds before a write is run again, and by how much that grows: the driver's own doubling would sleep on long after a server is back."""
+"""Seconds before a write is run again, and their growth: the driver's own doubling would sleep on long after a server is back."""
 _LOOKS = 4
 """How often a transaction is run when its COMMIT was not answered."""
 _FETCH = 500
@@ -53,6 +54,7 @@ class Connection:
         self._address, self._auth, self._database, self._read_only = address, auth, database, read_only
         self._lock = threading.Lock()
         self._closed = self._answered = False
+        self._calls = 0
         self._connect()
 
     def _connect(self) -> None:
@@ -83,16 +85,28 @@ class Connection:
             if self._process != os.getpid():  # the parent goes on with its sockets: they are neither used nor closed here
                 self._finalizer.detach()
                 _PARENTS.append(self._driver)
+                self._calls = 0
                 self._connect()
+            self._calls += 1
             return self._driver
 
-    def _session(self) -> neo4j.Session:
-        return self._current().session(
-            database=self._database,
-            default_access_mode=neo4j.READ_ACCESS if self._read_only else neo4j.WRITE_ACCESS,
-            bookmark_manager=self._bookmarks,
-            fetch_size=_FETCH,
-        )
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[neo4j.Session]:
+        driver = self._current()
+        try:
+            with driver.session(
+                database=self._database,
+                default_access_mode=neo4j.READ_ACCESS if self._read_only else neo4j.WRITE_ACCESS,
+                bookmark_manager=self._bookmarks,
+                fetch_size=_FETCH,
+            ) as session:
+                yield session
+        finally:
+            with self._lock:
+                self._calls -= 1
+                last = self._closed and not self._calls
+            if last:
+                self._finalizer()
 
     def read(self, query: str, consume: Callable[[neo4j.Result], Value], /, **parameters: object) -> Value:
         """Run a query outside of any transaction and return what ``consume`` makes of its result.
@@ -151,8 +165,13 @@ class Connection:
             with self._session() as session:
                 session.run(query).consume()
 
+        end = time.monotonic() + FIRST_PATIENCE  # what another opener makes at this moment is there then; what lasts is in the way
+
+        def again(error: BaseException) -> bool:
+            return _passing(error) or (_code(error) in _SCHEMA_RACES and time.monotonic() < end)
+
         with self._translated(_no_right_to_set_up):
-            self._retrying(lambda error: _passing(error) or _code(error) in _SCHEMA_RACES)(attempt)
+            self._retrying(again)(attempt)
 
     def _retrying(self, again: Callable[[BaseException], bool]) -> Retrying:
         return Retrying(
@@ -173,10 +192,12 @@ class Connection:
             raise _translation(error, forbidden) from None
 
     def close(self) -> None:
-        """Close the driver. Closing twice does nothing."""
+        """Close the driver, which no call may be using then: the last one does it. Closing twice does nothing."""
         with self._lock:
             self._closed = True
-        self._finalizer()
+            idle = not self._calls
+        if idle:
+            self._finalizer()
 
 
 def _close(driver: neo4j.Driver, process: int) -> None:
@@ -217,6 +238,11 @@ _REASONS: tuple[tuple[str, str, bool], ...] = (
     ("Neo.ClientError.Security", "the server refused the log-in; check the user and password given as auth.", False),
     ("Neo.ClientError.Database.DatabaseNotFound", "the server has no database of this name; check database=.", False),
     ("Neo.ClientError.Database", "the server can not use this database; check database=.", False),
+    (
+        "Neo.ClientError.Statement.SemanticError",
+        "the server can not run this in this database; check database=, which can not be the server's own, named system.",
+        False,
+    ),
     ("Neo.TransientError.Database.DatabaseUnavailable", "the database is stopped or starting; retry when it is online.", True),
     ("Neo.TransientError.General.DatabaseUnavailable", "the database is stopped or starting; retry when it is online.", True),
     ("Neo.ClientError.Transaction.TransactionTimedOut", "the server ended a transaction that took too long. Retry.", True),

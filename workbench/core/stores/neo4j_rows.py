@@ -149,7 +149,7 @@ def library_row(namespace: str, fields: Fields | None) -> LibraryRow:
     recipe = Recipe(fields["model"], fields["dimension"], fields["chunker"])
     revision, events, names, removals, mark = fields["last"]
     whole = revision == fields["revision"] and mark == recipe_mark(recipe)
-    return LibraryRow(Library(namespace, revision, recipe), (events, names, removals), whole)
+    return LibraryRow(Library(namespace, fields["revision"], recipe), (events, names, removals), whole)
 
 
 @dataclass(frozen=True, slots=True)
